@@ -1,0 +1,1 @@
+"""The kernel: one row, claimed under a lease, attempted, settled."""

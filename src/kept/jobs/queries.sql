@@ -1,0 +1,393 @@
+-- The kernel's statements. Parameters are psycopg's; `kept` stands for the schema.
+-- Worker sessions run with enable_seqscan, enable_sort and friends off (see db/connect.py): a statement prepared
+-- on an empty table must not keep its plan when a million rows arrive.
+
+
+-- name: enqueue
+-- One job in the caller's transaction; no row comes back when the lane does not exist yet.
+with new as (
+  insert into kept.job (lane, priority, ready, due_at, created_at, headers, payload)
+  select l.id, coalesce(%(priority)s::int, l.priority),
+         coalesce(%(due_at)s::timestamptz, kept.now() + %(delay)s * interval '1 second') <= kept.now(),
+         coalesce(%(due_at)s::timestamptz, kept.now() + %(delay)s * interval '1 second'),
+         kept.now(), %(headers)s::json, %(payload)s::json
+    from kept.lane l
+   where l.queue = %(queue)s and l.task = %(task)s
+  returning id, lane, priority, due_at, created_at
+)
+select new.id, true as created, new.due_at, new.created_at,
+       (select pg_notify('kept:wake', new.lane || ':' || new.priority)
+          from kept.sleeper s
+         where s.lane = new.lane and s.until > kept.now() and new.due_at <= kept.now() + interval '2 seconds'
+         limit 1) as woken
+  from new
+
+
+-- name: lane_ids
+-- The lanes of these tasks; those missing are made (and announced).
+select w.queue, w.task, coalesce(l.id, kept.lane_id(w.task, w.queue)) as id, coalesce(l.priority, 0) as priority
+  from unnest(%(queues)s::text[], %(tasks)s::text[]) w(queue, task)
+  left join kept.lane l on l.queue = w.queue and l.task = w.task
+
+
+-- name: enqueue_many
+-- Many jobs, keyed or not, in the caller's order. A key that is held gives back the job that holds it.
+with call as materialized (
+  select c.ord, c.lane, c.priority, c.key, c.unique_for, c.headers, c.payload, c.retry_of,
+         nextval('kept.job_id_seq') as id,
+         coalesce(c.due_at, kept.now() + c.delay * interval '1 second') as due_at
+    from unnest(%(lanes)s::int[], %(priorities)s::int[], %(due_at)s::timestamptz[], %(delays)s::float8[],
+                %(keys)s::text[], %(unique_for)s::float8[], %(headers)s::json[], %(payloads)s::json[],
+                %(retry_of)s::bigint[])
+         with ordinality as c(lane, priority, due_at, delay, key, unique_for, headers, payload, retry_of, ord)
+), held as (
+  insert into kept.unique_key as u (lane, key, job, expires_at)
+  select lane, key, id, kept.now() + unique_for * interval '1 second'
+    from call where key is not null
+   order by lane, key                 -- one order for everybody: two bulk enqueues cannot deadlock
+  on conflict (lane, key) do update   -- always an update: it waits for the other transaction and returns the row
+    set (job, expires_at) = (
+      select case when free then excluded.job else u.job end,
+             case when free then excluded.expires_at else u.expires_at end
+        from (select u.expires_at <= kept.now()
+                     and not exists (select from kept.job j where j.id = u.job) as free) f)
+  returning u.lane, u.key, u.job
+), new as (
+  insert into kept.job (id, lane, priority, ready, due_at, created_at, key, headers, payload, retry_of)
+  select c.id, c.lane, coalesce(c.priority, l.priority), c.due_at <= kept.now(), c.due_at, kept.now(),
+         c.key, c.headers, c.payload, c.retry_of
+    from call c
+    join kept.lane l on l.id = c.lane
+    left join held h on h.lane = c.lane and h.key = c.key
+   where c.key is null or h.job = c.id
+  returning id, lane, priority, due_at, created_at
+), woken as (
+  select pg_notify('kept:wake', n.lane || ':' || n.priority)
+    from (select distinct lane, priority from new where due_at <= kept.now() + interval '2 seconds') n
+   where exists (select from kept.sleeper s where s.lane = n.lane and s.until > kept.now())
+)
+select c.ord, coalesce(h.job, c.id) as id, h.job is null or h.job = c.id as created, c.due_at,
+       (select count(*) from woken) as woken
+  from call c
+  left join held h on h.lane = c.lane and h.key = c.key
+ order by c.ord
+
+
+-- name: step
+-- Settle what is finished, park what comes back, claim what is next: one statement, one commit.
+-- Fenced: a row changes only if (id, attempt, worker) still match; ids that did not come back as `lost`.
+-- Arrays of details may be shorter than the ids: what is missing is null, so plain successes cost two numbers.
+with settled as (
+  delete from kept.job j
+   using unnest(%(ids)s::bigint[], %(attempts)s::int[], %(states)s::text[], %(codes)s::text[],
+                %(reasons)s::text[], %(messages)s::text[], %(results)s::json[])
+         d(id, attempt, state, code, reason, message, result)
+   where j.id = d.id and j.attempt = d.attempt and j.worker = %(worker)s
+  returning j.id, j.created_at, j.claimed_at, j.retry_of, j.lane, j.priority, j.attempt, j.uncharged, j.key,
+            j.headers, j.payload, coalesce(d.state, 'done') as state, d.code, d.reason, d.message, d.result
+), recorded as (
+  insert into kept.history (id, settled_at, created_at, claimed_at, retry_of, worker, lane, priority, attempt,
+                            uncharged, state, code, reason, message, key, headers, payload, result)
+  select id, kept.now(), created_at, claimed_at, retry_of, %(worker)s, lane, priority, attempt,
+         uncharged, state, code, reason, message, key, headers, payload, result
+    from settled
+), parked as (
+  update kept.job j
+     set worker = null, claimed_at = null,
+         ready = p.delay <= 0 and not p.suspect,
+         suspect = p.suspect,
+         due_at = case when p.delay <= 0 then least(j.due_at, kept.now())
+                       else kept.now() + p.delay * interval '1 second' end,
+         uncharged = j.uncharged + case when p.charged then 0 else 1 end
+    from unnest(%(park_ids)s::bigint[], %(park_attempts)s::int[], %(park_delays)s::float8[],
+                %(park_charged)s::boolean[], %(park_suspect)s::boolean[])
+         p(id, attempt, delay, charged, suspect)
+   where j.id = p.id and j.attempt = p.attempt and j.worker = %(worker)s
+  returning j.id
+), logged as (
+  insert into kept.job_log (job, at, attempt, worker, event, code, message, detail)
+  select n.job, kept.now(), n.attempt, %(worker)s, n.event, n.code, n.message, n.detail
+    from unnest(%(note_jobs)s::bigint[], %(note_attempts)s::int[], %(note_events)s::text[],
+                %(note_codes)s::text[], %(note_messages)s::text[], %(note_details)s::text[])
+         n(job, attempt, event, code, message, detail)
+   where n.job in (select id from settled union all select id from parked)
+), claimed as (
+  update kept.job
+     set worker = %(worker)s, claimed_at = kept.now(), attempt = attempt + 1
+   where id = any(array(
+     select j.id
+       from (select from kept.worker
+              where id = %(worker)s and state = 'live' and lease_until > kept.now() and session = %(session)s
+                for key share) alive            -- without it a claim racing a reclaim strands its jobs
+      cross join unnest(%(lanes)s::int[], %(priorities)s::int[], %(wants)s::int[], %(floors)s::bigint[])
+                 w(lane, priority, want, floor)
+       join kept.lane l on l.id = w.lane and (l.paused_until is null or l.paused_until <= kept.now())
+      cross join lateral (
+             select id from kept.job
+              where lane = w.lane and priority = w.priority and ready and worker is null and id >= w.floor
+              order by id limit w.want
+                for update skip locked) j
+      limit %(most)s))
+  returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,
+            headers::text, payload::text
+)
+select c.*, null::bigint[] as lost from claimed c
+union all
+select null, null, null, null, null, null, null, null, null, null, null, null, null,
+       array(select sent from unnest(%(ids)s::bigint[] || %(park_ids)s::bigint[]) sent
+              where sent not in (select id from settled union all select id from parked))
+
+
+-- name: claim_suspects
+-- Jobs whose process died, one at a time: they never stand in the claim index.
+update kept.job
+   set worker = %(worker)s, claimed_at = kept.now(), attempt = attempt + 1
+ where id = any(array(
+   select j.id
+     from (select from kept.worker
+            where id = %(worker)s and state = 'live' and lease_until > kept.now() and session = %(session)s
+              for key share) alive
+    cross join unnest(%(lanes)s::int[]) w(lane)
+     join kept.lane l on l.id = w.lane and (l.paused_until is null or l.paused_until <= kept.now())
+    cross join lateral (
+           select id from kept.job
+            where lane = w.lane and suspect and worker is null and due_at <= kept.now()
+            order by due_at limit %(most)s
+              for update skip locked) j
+    limit %(most)s))
+returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,
+          headers::text, payload::text
+
+
+-- name: survey
+-- What a worker must know besides its own floors: promotes due jobs and tells, in rows of (what, lane, priority,
+-- id, seconds): where ready jobs begin, when the next parked job or suspect is due, expired leases, the newest lane.
+with recursive open_lane as materialized (
+  select id as lane from kept.lane
+   where id = any(%(lanes)s::int[]) and (paused_until is null or paused_until <= kept.now())
+), promoted as (
+  update kept.job set ready = true
+   where id = any(array(
+     select p.id from open_lane w
+      cross join lateral (
+             select id from kept.job
+              where lane = w.lane and not ready and not suspect and due_at <= kept.now()
+              order by due_at limit %(most)s
+                for update skip locked) p))
+     and not ready and not suspect
+  returning id, lane, priority
+), bottom(lane, priority, id) as (
+  (select w.lane, f.priority, f.id from open_lane w
+    cross join lateral (
+           select priority, id from kept.job j
+            where j.lane = w.lane and j.ready and j.worker is null
+            order by j.priority desc, j.id limit 1) f
+    where %(bottom)s)
+  union all
+  select b.lane, f.priority, f.id from bottom b
+   cross join lateral (
+          select priority, id from kept.job j
+           where j.lane = b.lane and j.ready and j.worker is null and j.priority < b.priority
+           order by j.priority desc, j.id limit 1) f
+)
+select 'promoted' as what, lane, priority, min(id) as id, count(*)::float8 as seconds
+  from promoted group by lane, priority
+union all
+select 'ready', lane, priority, id, null from bottom
+union all
+(select 'due', w.lane, null, null, extract(epoch from d.due_at - kept.now())::float8
+  from open_lane w
+ cross join lateral (select due_at from kept.job j
+                      where j.lane = w.lane and not j.ready and not j.suspect and j.due_at > kept.now()
+                      order by j.due_at limit 1) d)
+union all
+(select 'suspect', w.lane, null, null, extract(epoch from s.due_at - kept.now())::float8
+  from open_lane w
+ cross join lateral (select due_at from kept.job j
+                      where j.lane = w.lane and j.suspect and j.worker is null
+                      order by j.due_at limit 1) s)
+union all
+select 'expired', null, null, null, null
+ where exists (select from kept.worker where state = 'live' and lease_until <= kept.now())
+union all
+select 'lanes', null, null, max(id), null from kept.lane
+
+
+-- name: adopt
+-- Jobs claimed in our name that we never heard of: the reply was lost.
+select id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,
+       headers::text, payload::text
+  from kept.job
+ where worker = %(worker)s and id <> all(%(known)s::bigint[])
+
+
+-- name: next_session
+-- Waits for a claim in flight, then shuts out any that arrives later under the old number.
+with mine as (
+  select id from kept.worker where id = %(worker)s and state = 'live' for update
+)
+update kept.worker set session = session + 1 where id in (select id from mine) returning session
+
+
+-- name: settled_by
+-- Of these attempts, the ones that history says were settled by this worker.
+select id from kept.history
+ where id = any(%(ids)s::bigint[]) and worker = %(worker)s
+   and (id, attempt) in (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[]))
+
+
+-- name: complete
+-- Settle one job inside the handler's own transaction; no row = the lease is gone.
+with settled as (
+  delete from kept.job
+   where id = %(id)s and attempt = %(attempt)s and worker = %(worker)s
+  returning *
+)
+insert into kept.history (id, settled_at, created_at, claimed_at, retry_of, worker, lane, priority, attempt,
+                          uncharged, state, key, headers, payload, result)
+select id, kept.now(), created_at, claimed_at, retry_of, worker, lane, priority, attempt,
+       uncharged, 'done', key, headers, payload, %(result)s::json
+  from settled
+returning id
+
+
+-- name: still_ours
+-- Of jobs whose handler said it completed them: those that stand there unlocked after all. Locked ones may yet commit.
+select id from kept.job
+ where id = any(%(ids)s::bigint[]) and worker = %(worker)s
+   for update skip locked
+
+
+-- name: present
+-- Of these, the ones still in our name, whatever locks are on them.
+select id from kept.job where id = any(%(ids)s::bigint[]) and worker = %(worker)s
+
+
+-- name: register
+insert into kept.worker (id, name, host, pid, version, queues, concurrency, declared, lease_until)
+values (%(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(queues)s::text[], %(concurrency)s, %(declared)s::jsonb,
+        kept.now() + %(lease)s * interval '1 second')
+
+
+-- name: renew
+-- No row = fenced: the lease was lost and this identity never lives again.
+update kept.worker set lease_until = kept.now() + %(lease)s * interval '1 second'
+ where id = %(id)s and state = 'live'
+returning id
+
+
+-- name: close
+update kept.worker set state = 'closed', lease_until = kept.now() where id = %(id)s and state = 'live'
+returning id
+
+
+-- name: lose_expired
+-- A lease that ran out ends its identity. Workers in the middle of a claim are skipped: they are alive.
+update kept.worker set state = 'lost'
+ where id = any(array(
+   select id from kept.worker
+    where state = 'live' and lease_until <= kept.now()
+      for update skip locked))
+returning id, name
+
+
+-- name: lose
+-- The keeper's word that this worker is gone.
+update kept.worker set state = 'lost'
+ where id = any(array(select id from kept.worker where id = %(id)s and state = 'live' for update))
+returning id, name
+
+
+-- name: orphans
+-- What dead workers hold, with their lane's numbers. No index on worker: this scans, and only when one died.
+select j.id, j.lane, j.priority, j.attempt, j.uncharged, j.suspect, j.due_at, j.created_at, j.claimed_at, j.key,
+       j.retry_of, j.headers::text, j.payload::text, j.worker,
+       l.queue, l.task, l.max_attempts, l.priority as lane_priority,
+       extract(epoch from l.retry_base)::float8 as retry_base, extract(epoch from l.retry_max)::float8 as retry_max
+  from kept.job j
+  join kept.lane l on l.id = j.lane
+ where j.worker = any(%(workers)s::uuid[])
+   for update of j
+
+
+-- name: abandoned
+-- Workers named by jobs although they are not live, or unknown: must not happen; looked for once an hour.
+select distinct j.worker from kept.job j
+ where j.worker is not null
+   and not exists (select from kept.worker w where w.id = j.worker and w.state = 'live')
+
+
+-- name: wake
+select pg_notify('kept:wake', %(what)s)
+
+
+-- name: sleep
+insert into kept.sleeper (lane, worker, until)
+select lane, %(worker)s, kept.now() + %(seconds)s * interval '1 second' from unnest(%(lanes)s::int[]) lane
+on conflict (lane, worker) do update set until = excluded.until
+
+
+-- name: awake
+delete from kept.sleeper where worker = %(worker)s
+
+
+-- name: lanes
+select id, queue, task, max_attempts, priority,
+       extract(epoch from retry_base)::float8 as retry_base, extract(epoch from retry_max)::float8 as retry_max
+  from kept.lane
+ where %(queues)s::text[] is null or queue = any(%(queues)s::text[])
+
+
+-- name: declare
+-- Makes or updates the lanes of declared tasks; lanes of the same task in other queues follow its numbers.
+with declared as (
+  select * from unnest(%(queues)s::text[], %(tasks)s::text[], %(attempts)s::int[], %(priorities)s::int[],
+                       %(bases)s::float8[], %(maxes)s::float8[])
+           d(queue, task, max_attempts, priority, retry_base, retry_max)
+), changed as (
+  update kept.lane l
+     set max_attempts = d.max_attempts, priority = d.priority, home = (l.queue = d.queue),
+         retry_base = d.retry_base * interval '1 second', retry_max = d.retry_max * interval '1 second',
+         declared_at = kept.now()
+    from declared d
+   where l.task = d.task
+     and (l.max_attempts, l.priority, l.home, l.retry_base, l.retry_max, l.declared_at is null) is distinct from
+         (d.max_attempts, d.priority, l.queue = d.queue, d.retry_base * interval '1 second',
+          d.retry_max * interval '1 second', false)
+  returning l.id
+), added as (
+  insert into kept.lane (queue, task, home, max_attempts, priority, retry_base, retry_max, declared_at)
+  select d.queue, d.task, true, d.max_attempts, d.priority, d.retry_base * interval '1 second',
+         d.retry_max * interval '1 second', kept.now()
+    from declared d
+   where not exists (select from kept.lane l where l.queue = d.queue and l.task = d.task)
+   order by d.queue, d.task
+  on conflict (queue, task) do nothing
+  returning id
+)
+select (select count(*) from changed) as changed, (select count(*) from added) as added
+
+
+-- name: waiting_tasks
+-- Lanes, among these, with a job nobody has claimed yet.
+select l.queue, l.task from kept.lane l
+ where l.id = any(%(lanes)s::int[])
+   and exists (select from kept.job j where j.lane = l.id and j.ready and j.worker is null)
+
+
+-- name: turn
+-- Whoever moves next_at has the turn: once per interval in the whole cluster.
+update kept.runner set worker = %(worker)s, next_at = kept.now() + %(seconds)s * interval '1 second'
+ where name = %(name)s and next_at <= kept.now()
+returning name
+
+
+-- name: find
+select * from kept.jobs where id = any(%(ids)s::bigint[]) order by id
+
+
+-- name: outcome
+-- The record of a settled job, if it is settled.
+select state, code, reason, message, result::text as result
+  from kept.history where id = %(id)s
+ order by settled_at desc limit 1

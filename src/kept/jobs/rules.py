@@ -1,0 +1,91 @@
+"""Decisions about a job: data in, data out. Time and chance are arguments. Pure."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from kept.jobs.model import (
+    Claimed,
+    Close,
+    Completed,
+    Deferred,
+    Died,
+    Lane,
+    Leave,
+    LostLease,
+    Note,
+    Outcome,
+    Park,
+    Raised,
+    Released,
+    Returned,
+    Settlement,
+    Skipped,
+)
+from kept.jobs.retry import Retry, backoff, retries
+
+
+def settle(job: Claimed, outcome: Outcome, policy: Retry, draw: float) -> Settlement:
+    """What becomes of *job* after an attempt that came to *outcome*."""
+    match outcome:
+        case Returned(result):
+            return Close("done", result=result)
+        case Raised():
+            return _after_failure(job, outcome, policy, draw)
+        case Deferred(delay, reason):
+            return Park(delay, charged=False, suspect=job.suspect, note=Note("deferred", message=reason or None))
+        case Skipped(reason):
+            return Close("skipped", reason="skipped", message=reason or None)
+        case Released(started, reason):
+            return Park(0, charged=False, suspect=job.suspect, note=Note(reason) if started else None)
+        case Died():
+            return _after_death(job, outcome, policy, draw)
+        case Completed() | LostLease():
+            return Leave()
+        case _:
+            assert_never(outcome)
+
+
+def reclaim(job: Claimed, lane: Lane, *, started: bool, draw: float) -> Settlement:
+    """What becomes of a dead worker's job. The lane's numbers decide: we may not know the task."""
+    outcome = Died() if started else Released()
+    policy = Retry(
+        max_attempts=lane.max_attempts,
+        delay=f"{lane.retry_base:f}s",
+        max_delay=f"{lane.retry_max:f}s",
+        jitter="0s",
+    )
+    return settle(job, outcome, policy, draw)
+
+
+def _after_failure(job: Claimed, outcome: Raised, policy: Retry, draw: float) -> Close | Park:
+    note = Note("failed", outcome.code, outcome.message, outcome.detail or None)
+    if not retries(policy, code=outcome.code, types=outcome.types, retryable=outcome.retryable):
+        return Close("failed", outcome.code, "fatal", outcome.message, note=note)
+    if job.charged >= policy.max_attempts:
+        return Close("failed", outcome.code, "exhausted", outcome.message, note=note)
+    delay = backoff(policy, job.charged, draw) if outcome.after is None else outcome.after
+    if _too_late(job, policy, delay):
+        return Close("failed", outcome.code, "out_of_time", outcome.message, note=note)
+    return Park(delay, charged=True, suspect=job.suspect, note=note)
+
+
+def _after_death(job: Claimed, outcome: Died, policy: Retry, draw: float) -> Close | Park:
+    """A death charges its job, but convicts it only if it ran alone: a suspect runs alone, others may be bystanders.
+
+    The first comes back at once, so that a take-over is quick; later ones back off.
+    """
+    if not job.suspect:
+        return Park(0, charged=True, suspect=True, note=Note("requeued:stale", message=outcome.message))
+    if job.charged >= policy.max_attempts:
+        message = f"{outcome.message}; this job ran alone in it"
+        return Close("failed", "worker_died", "worker_died", message, note=Note("failed", "worker_died", message))
+    delay = backoff(policy, job.charged, draw)
+    return Park(delay, charged=True, suspect=True, note=Note("requeued:stale", message=outcome.message))
+
+
+def _too_late(job: Claimed, policy: Retry, delay: float) -> bool:
+    if policy.max_total is None:
+        return False
+    age = (job.claimed_at - job.created_at).total_seconds()
+    return age + delay > policy.max_total

@@ -1,0 +1,326 @@
+"""One typed function per statement on jobs, workers and leases. All that a worker says to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import psycopg
+from msgspec import Struct
+
+from kept.db.connect import Link, array
+from kept.db.queries import DEFAULT_SCHEMA, Queries, load
+from kept.jobs.model import Claimed, Close, Lane, Leave, Note, Park, Settlement
+
+Decision = tuple[Claimed, Settlement]
+
+
+class Want(NamedTuple):
+    """How many jobs of one lane and priority may be claimed, from which id upwards."""
+
+    lane: int
+    priority: int
+    want: int
+    floor: int
+
+
+class Stepped(NamedTuple):
+    """What a step brought: jobs under our lease, and ids whose lease was gone."""
+
+    claimed: list[Claimed]
+    lost: frozenset[int]
+
+
+class Survey(Struct):
+    """What is there to do besides what the floors tell; times in seconds from now."""
+
+    ready: dict[tuple[int, int], int]  # (lane, priority) -> lowest id nobody has claimed
+    promoted: dict[tuple[int, int], int]
+    due_in: float | None = None
+    suspect_in: float | None = None
+    expired: bool = False
+    newest_lane: int = 0
+    count: int = 0
+
+
+class Orphan(NamedTuple):
+    """A dead worker's job and the numbers of its lane."""
+
+    job: Claimed
+    lane: Lane
+
+
+class Store:
+    """The statements of :mod:`kept.jobs` over one :class:`Link`."""
+
+    def __init__(self, link: Link, schema: str = DEFAULT_SCHEMA) -> None:
+        self.link = link
+        self.sql: Queries = load("kept.jobs", schema)
+
+    # --- the hot path
+
+    async def step(
+        self, worker: UUID, session: int, decisions: Sequence[Decision], wants: Sequence[Want], most: int
+    ) -> Stepped:
+        """Settle *decisions* and claim up to *most* of *wants*; rows held by others are skipped, never waited for."""
+        params = _settle_params(decisions)
+        params |= {
+            "worker": worker,
+            "session": session,
+            "lanes": array([want.lane for want in wants]),
+            "priorities": array([want.priority for want in wants]),
+            "wants": array([want.want for want in wants]),
+            "floors": array([want.floor for want in wants]),
+            "most": most,
+        }
+        rows = await self.link.rows(self.sql["step"], params)
+        lost = frozenset(rows.pop()[-1])
+        return Stepped([Claimed(*row[:-1], worker) for row in rows], lost)
+
+    async def settle(self, worker: UUID, decisions: Sequence[Decision]) -> frozenset[int]:
+        """Write *decisions*; returns the ids whose lease was gone. One bad value does not stop the others."""
+        try:
+            return (await self.step(worker, -1, decisions, (), 0)).lost
+        except psycopg.DataError:
+            if len(decisions) == 1:
+                return await self.settle(worker, [_unrecordable(decisions[0])])
+            middle = len(decisions) // 2
+            first = await self.settle(worker, decisions[:middle])
+            return first | await self.settle(worker, decisions[middle:])
+
+    async def claim_suspects(self, worker: UUID, session: int, lanes: Sequence[int], most: int) -> list[Claimed]:
+        """Claim up to *most* jobs whose process died; they are to run alone."""
+        rows = await self.link.rows(
+            self.sql["claim_suspects"],
+            {"worker": worker, "session": session, "lanes": array(lanes), "most": most},
+        )
+        return [Claimed(*row, worker) for row in rows]
+
+    async def survey(self, lanes: Sequence[int], *, bottom: bool, most: int) -> Survey:
+        """Promote up to *most* due jobs per lane and look around; *bottom* also looks below the floors."""
+        rows = await self.link.rows(
+            self.sql["survey"], {"lanes": array(lanes), "bottom": bottom, "most": most}
+        )
+        return _survey(rows)
+
+    # --- after a lost reply
+
+    async def next_session(self, worker: UUID) -> int | None:
+        """A new session number, after which no claim under the old one can succeed; None if the lease is gone."""
+        rows = await self.link.rows(self.sql["next_session"], {"worker": worker})
+        return int(rows[0][0]) if rows else None
+
+    async def adopt(self, worker: UUID, known: Collection[int]) -> list[Claimed]:
+        """Jobs claimed in our name whose claim we never heard the answer of."""
+        rows = await self.link.rows(self.sql["adopt"], {"worker": worker, "known": array(list(known))})
+        return [Claimed(*row, worker) for row in rows]
+
+    async def settled_by(self, worker: UUID, attempts: Iterable[tuple[int, int]]) -> frozenset[int]:
+        """Of (id, attempt) pairs, the ids that history says this worker settled."""
+        pairs = list(attempts)
+        rows = await self.link.rows(
+            self.sql["settled_by"],
+            {"worker": worker, "ids": array([i for i, _ in pairs]), "attempts": array([a for _, a in pairs])},
+        )
+        return frozenset(row[0] for row in rows)
+
+    async def present(self, worker: UUID, ids: Collection[int]) -> frozenset[int]:
+        """Of *ids*, those still in our name."""
+        rows = await self.link.rows(self.sql["present"], {"worker": worker, "ids": array(list(ids))})
+        return frozenset(row[0] for row in rows)
+
+    async def still_ours(self, worker: UUID, ids: Collection[int]) -> frozenset[int]:
+        """Of *ids*, those still in our name that no open transaction is about to settle."""
+        rows = await self.link.rows(self.sql["still_ours"], {"worker": worker, "ids": array(list(ids))})
+        return frozenset(row[0] for row in rows)
+
+    # --- workers and their leases
+
+    async def register(
+        self,
+        worker: UUID,
+        *,
+        name: str,
+        host: str,
+        pid: int,
+        version: str,
+        queues: Sequence[str] | None,
+        concurrency: int,
+        declared: str,
+        lease: float,
+    ) -> None:
+        """Begin to live under a new identity."""
+        await self.link.rows(
+            self.sql["register"],
+            {
+                "id": worker,
+                "name": name,
+                "host": host,
+                "pid": pid,
+                "version": version,
+                "queues": None if queues is None else array(queues),
+                "concurrency": concurrency,
+                "declared": declared,
+                "lease": lease,
+            },
+        )
+
+    async def renew(self, worker: UUID, lease: float) -> bool:
+        """Extend the lease; False means fenced."""
+        return bool(await self.link.rows(self.sql["renew"], {"id": worker, "lease": lease}))
+
+    async def close(self, worker: UUID) -> bool:
+        """End the identity; only when nothing is in its name any more."""
+        return bool(await self.link.rows(self.sql["close"], {"id": worker}))
+
+    async def lose_expired(self) -> dict[UUID, str]:
+        """Take the lease from every worker whose time ran out; id to name."""
+        return dict(await self.link.rows(self.sql["lose_expired"]))
+
+    async def lose(self, worker: UUID) -> dict[UUID, str]:
+        """Take the lease from a worker known to be dead."""
+        return dict(await self.link.rows(self.sql["lose"], {"id": worker}))
+
+    async def abandoned(self) -> list[UUID]:
+        """Workers named by jobs although they do not live."""
+        return [row[0] for row in await self.link.rows(self.sql["abandoned"])]
+
+    async def orphans(self, workers: Iterable[UUID]) -> list[Orphan]:
+        """The jobs in the names of dead *workers*, locked."""
+        rows = await self.link.rows(self.sql["orphans"], {"workers": array(list(workers))})
+        return [_orphan(row) for row in rows]
+
+    # --- wake-ups
+
+    async def wake(self, what: str) -> None:
+        """Tell sleeping workers: ``lane:priority``, ``lanes`` or ``suspects``."""
+        await self.link.rows(self.sql["wake"], {"what": what})
+
+    async def sleep(self, worker: UUID, lanes: Sequence[int], seconds: float) -> None:
+        """Ask to be woken for *lanes*; the wish expires by itself."""
+        await self.link.rows(
+            self.sql["sleep"], {"worker": worker, "lanes": array(lanes), "seconds": seconds}
+        )
+
+    async def awake(self, worker: UUID) -> None:
+        """No need to be woken: busy."""
+        await self.link.rows(self.sql["awake"], {"worker": worker})
+
+    # --- lanes
+
+    async def lanes(self, queues: Sequence[str] | None) -> list[Lane]:
+        """Every lane of *queues*, or of all."""
+        rows = await self.link.rows(self.sql["lanes"], {"queues": None if queues is None else array(queues)})
+        return [
+            Lane(id=r[0], queue=r[1], task=r[2], max_attempts=r[3], priority=r[4], retry_base=r[5], retry_max=r[6])
+            for r in rows
+        ]
+
+    async def declare(self, lanes: Sequence[Lane]) -> tuple[int, int]:
+        """Make or update the lanes of declared tasks (their ids are ignored); (changed, added)."""
+        rows = await self.link.rows(
+            self.sql["declare"],
+            {
+                "queues": array([lane.queue for lane in lanes]),
+                "tasks": array([lane.task for lane in lanes]),
+                "attempts": array([lane.max_attempts for lane in lanes]),
+                "priorities": array([lane.priority for lane in lanes]),
+                "bases": array([lane.retry_base for lane in lanes]),
+                "maxes": array([lane.retry_max for lane in lanes]),
+            },
+        )
+        return int(rows[0][0]), int(rows[0][1])
+
+    async def waiting_tasks(self, lanes: Sequence[int]) -> list[tuple[str, str]]:
+        """(queue, task) of those *lanes* in which jobs wait."""
+        return [(row[0], row[1]) for row in await self.link.rows(self.sql["waiting_tasks"], {"lanes": array(lanes)})]
+
+    async def turn(self, runner: str, worker: UUID | None, seconds: float) -> bool:
+        """Whether it is our turn: once per *seconds* in the whole cluster."""
+        return bool(
+            await self.link.rows(self.sql["turn"], {"name": runner, "worker": worker, "seconds": seconds})
+        )
+
+
+def _settle_params(decisions: Sequence[Decision]) -> dict[str, object]:
+    """Settlements as arrays, those with details first: the arrays of details end where the plain ones begin."""
+    plain: list[Claimed] = []
+    closed: list[tuple[Claimed, Close]] = []
+    parked: list[tuple[Claimed, Park]] = []
+    notes: list[tuple[Claimed, Note]] = []
+    for job, settlement in decisions:
+        match settlement:
+            case Close("done", None, None, None, None, None):
+                plain.append(job)
+            case Close():
+                closed.append((job, settlement))
+            case Park():
+                parked.append((job, settlement))
+            case Leave():
+                continue
+        if settlement.note is not None:
+            notes.append((job, settlement.note))
+    jobs = [job for job, _ in closed] + plain
+    return {
+        "ids": array([job.id for job in jobs]),
+        "attempts": array([job.attempt for job in jobs]),
+        "states": array([close.state for _, close in closed]),
+        "codes": array([close.code for _, close in closed]),
+        "reasons": array([close.reason for _, close in closed]),
+        "messages": array([close.message for _, close in closed]),
+        "results": array([close.result for _, close in closed]),
+        "park_ids": array([job.id for job, _ in parked]),
+        "park_attempts": array([job.attempt for job, _ in parked]),
+        "park_delays": array([park.delay for _, park in parked]),
+        "park_charged": array([park.charged for _, park in parked]),
+        "park_suspect": array([park.suspect for _, park in parked]),
+        "note_jobs": array([job.id for job, _ in notes]),
+        "note_attempts": array([job.attempt for job, _ in notes]),
+        "note_events": array([note.event for _, note in notes]),
+        "note_codes": array([note.code for _, note in notes]),
+        "note_messages": array([note.message for _, note in notes]),
+        "note_details": array([note.detail for _, note in notes]),
+    }
+
+
+def _unrecordable(decision: Decision) -> Decision:
+    """The same job, failed, with nothing of what the database would not take."""
+    job, settlement = decision
+    code = settlement.code if isinstance(settlement, Close) else None
+    if code == "unrecordable":
+        raise ValueError(f"job {job.id}: even the plainest record was refused")
+    return job, Close("failed", "unrecordable", "fatal", "the database refused the record of this attempt")
+
+
+def _survey(rows: Iterable[Sequence[Any]]) -> Survey:
+    seen = Survey(ready={}, promoted={})
+    for what, lane, priority, id, seconds in rows:
+        match what:
+            case "ready":
+                seen.ready[lane, priority] = id
+            case "promoted":
+                seen.promoted[lane, priority] = id
+                seen.count += int(seconds)
+            case "due":
+                seen.due_in = seconds if seen.due_in is None else min(seen.due_in, seconds)
+            case "suspect":
+                seen.suspect_in = seconds if seen.suspect_in is None else min(seen.suspect_in, seconds)
+            case "expired":
+                seen.expired = True
+            case "lanes":
+                seen.newest_lane = id or 0
+    return seen
+
+
+def _orphan(row: Sequence[Any]) -> Orphan:
+    lane = Lane(
+        id=row[1],
+        queue=row[14],
+        task=row[15],
+        max_attempts=row[16],
+        priority=row[17],
+        retry_base=row[18],
+        retry_max=row[19],
+    )
+    return Orphan(Claimed(*row[:14]), lane)

@@ -1,0 +1,194 @@
+"""Typed facts about the runtime. One signal feeds logs, metrics, traces and tests.
+
+The hot path reports once per batch, never once per job: a signal there carries what happened to each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Signal(Struct, frozen=True, kw_only=True):
+    """Something happened. Subclasses say what."""
+
+
+class WorkerStarted(Signal, frozen=True, kw_only=True):
+    """A worker has its lease and begins to claim."""
+
+    worker: str
+    name: str
+    queues: tuple[str, ...] | None
+    tasks: tuple[str, ...]
+    concurrency: int
+
+
+class WorkerStopped(Signal, frozen=True, kw_only=True):
+    """A worker has drained or released everything and given its lease back."""
+
+    worker: str
+    name: str
+    released: int
+
+
+class WorkerDraining(Signal, frozen=True, kw_only=True):
+    """Shutdown began: nothing more is claimed; what runs may finish within the grace."""
+
+    name: str
+    running: int
+    grace: float
+
+
+class WorkerFenced(Signal, frozen=True, kw_only=True):
+    """A worker found its lease gone; it cancelled its handlers and goes on under a new identity."""
+
+    name: str
+    old: str
+    new: str
+    cancelled: int
+
+
+class PickUp(Struct, frozen=True):
+    """One claimed job: how long it was due before the claim (seconds)."""
+
+    job_id: int
+    queue: str
+    task: str
+    attempt: int
+    waited: float
+
+
+class JobsClaimed(Signal, frozen=True, kw_only=True):
+    """A step claimed these jobs."""
+
+    jobs: Sequence[PickUp]
+
+
+class Settled(Struct, frozen=True):
+    """One settled attempt. *state* is final, or ``pending`` for a job that comes back."""
+
+    job_id: int
+    queue: str
+    task: str
+    attempt: int
+    state: Literal["done", "failed", "cancelled", "skipped", "pending"]
+    code: str | None
+    reason: str | None
+    message: str | None
+    charged: bool
+    duration: float
+    delay: float | None  # seconds until it comes back, for pending
+
+
+class JobsSettled(Signal, frozen=True, kw_only=True):
+    """A step wrote these settlements; each was still ours."""
+
+    jobs: Sequence[Settled]
+
+
+class JobLeaseLost(Signal, frozen=True, kw_only=True):
+    """An attempt's settlement changed nothing: the lease was gone."""
+
+    job_id: int
+    queue: str
+    task: str
+    attempt: int
+
+
+class LeaseRenewed(Signal, frozen=True, kw_only=True):
+    """The keeper renewed the lease *count* times since the last report."""
+
+    name: str
+    count: int
+
+
+class RenewalFailed(Signal, frozen=True, kw_only=True):
+    """The keeper could not renew *count* times since the last report."""
+
+    name: str
+    count: int
+
+
+class KeeperRestarted(Signal, frozen=True, kw_only=True):
+    """The keeper process ended on its own and was started again."""
+
+    name: str
+    exit_code: int | None
+
+
+class JobsReclaimed(Signal, frozen=True, kw_only=True):
+    """A dead worker's jobs were taken back."""
+
+    worker: str
+    name: str
+    reason: Literal["expired", "handed_back", "orphaned"]
+    jobs: int
+    failed: int
+
+
+class TickDone(Signal, frozen=True, kw_only=True):
+    """One pass over the runners that did something."""
+
+    duration: float
+    items: int
+
+
+class RunnerFailed(Signal, frozen=True, kw_only=True):
+    """A runner raised; the tick went on without it."""
+
+    runner: str
+    error: str
+
+
+class ConnectionLost(Signal, frozen=True, kw_only=True):
+    """The database did not answer; the worker tries again after *delay* seconds."""
+
+    error: str
+    delay: float
+
+
+class ConnectionRestored(Signal, frozen=True, kw_only=True):
+    """The database answers again."""
+
+    down_for: float
+
+
+class TaskUnknown(Signal, frozen=True, kw_only=True):
+    """Jobs wait for a task this worker does not know; they stay pending."""
+
+    queue: str
+    task: str
+
+
+class Warned(Signal, frozen=True, kw_only=True):
+    """Something the operator should know; *code* is stable."""
+
+    code: str
+    message: str
+
+
+Subscriber = Callable[[Signal], None]
+_log = logging.getLogger("kept.signals")
+
+
+class Signals:
+    """Hands each reported signal to every subscriber, in order, on the caller's thread."""
+
+    def __init__(self, *subscribers: Subscriber) -> None:
+        self._subscribers = list(subscribers)
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Add *subscriber*; the returned call removes it."""
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber)
+
+    def report(self, signal: Signal) -> None:
+        """Tell everyone. A subscriber that raises is logged and harms nobody: telling must not stop the work."""
+        for subscriber in tuple(self._subscribers):
+            try:
+                subscriber(signal)
+            except Exception:
+                _log.exception("a subscriber failed on %s", type(signal).__name__)
