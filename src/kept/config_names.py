@@ -90,7 +90,9 @@ VARIABLES = (
     Variable("KEPT_TIMEOUT", "timeout", DURATION, "limit of one attempt whose task does not say"),
     Variable("KEPT_UNIQUE_FOR", "unique_for", DURATION, "how long a key holds, from enqueue"),
     Variable("KEPT_PAYLOAD_LIMIT", "payload_limit", SIZE, "largest payload accepted"),
-    Variable("KEPT_RETENTION_DONE", "retention_done", DURATION, "how long settled jobs stay in history"),
+    Variable(
+        "KEPT_RETENTION_DONE", "retention_done", DURATION, "how long jobs that did not fail stay in history"
+    ),
     Variable("KEPT_RETENTION_FAILED", "retention_failed", DURATION, "how long failed jobs stay in history"),
     Variable("KEPT_RETENTION_LOG", "retention_log", DURATION, "how long the job log stays"),
     Variable("KEPT_TICK_OVERALL", "tick_overall", DURATION, "budget of one tick (tick mode)"),

@@ -64,9 +64,9 @@ def duration(value: object, *, field: str = "duration") -> timedelta:
 
 
 def render(value: timedelta) -> str:
-    """One number with the largest unit that leaves no rest; :func:`parse` reads back the same duration."""
+    """One number with the largest unit, up to days, that leaves no rest; :func:`parse` reads it back."""
     micros = value // timedelta(microseconds=1)
-    for unit in ("w", "d", "h", "min", "s", "ms"):
+    for unit in ("d", "h", "min", "s", "ms"):
         size = _UNITS[unit] // timedelta(microseconds=1)
         if micros and micros % size == 0:
             return f"{micros // size}{unit}"

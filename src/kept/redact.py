@@ -34,6 +34,12 @@ _BROKEN = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
+# A raw "@" and after it a raw "/": another "@" before the query says that this was still the password.
+_REST = re.compile(
+    r"(postgres(?:ql)?(?:\+\w+)?://[^\s:@/?#\[]*:\*\*\*)@(?:(?!://)[^\s?#])*@",
+    re.IGNORECASE,
+)
+
 
 def redact(text: str) -> str:
     """*text* with the passwords of URLs and ``key=value`` connection strings hidden; user and host stay.
@@ -43,7 +49,8 @@ def redact(text: str) -> str:
     # Keywords first: what they leave behind can still be part of a URL's password, never the other way round.
     text = _KEYWORD.sub(_hide_value, text)
     text = _USERINFO.sub(rf"\1:{HIDDEN}@", text)
-    return _BROKEN.sub(lambda found: f"{found[1]}:{HIDDEN}{found[2] or ''}", text)
+    text = _BROKEN.sub(lambda found: f"{found[1]}:{HIDDEN}{found[2] or ''}", text)
+    return _REST.sub(r"\1@", text)
 
 
 def _hide_value(found: re.Match[str]) -> str:

@@ -208,7 +208,7 @@ union all
                       order by j.due_at limit 1) s)
 union all
 select 'expired', null, null, null, null
- where exists (select from kept.worker where state = 'live' and lease_until <= kept.now())
+ where exists (select from kept.worker where state = 'lost' or (state = 'live' and lease_until <= kept.now()))
 union all
 select 'lanes', null, null, max(id), null from kept.lane
 
@@ -282,13 +282,21 @@ returning id
 
 
 -- name: lose_expired
--- A lease that ran out ends its identity. Workers in the middle of a claim are skipped: they are alive.
+-- A lease that ran out ends its identity for good. Workers in the middle of a claim are skipped: they are alive.
+-- Those lost before whose jobs are not all back yet come along.
 update kept.worker set state = 'lost'
  where id = any(array(
    select id from kept.worker
-    where state = 'live' and lease_until <= kept.now()
+    where state = 'lost' or (state = 'live' and lease_until <= kept.now())
       for update skip locked))
 returning id, name
+
+
+-- name: sweep
+-- Lost workers that no job names any more are done with.
+update kept.worker w set state = 'swept'
+ where w.id = any(%(workers)s::uuid[]) and w.state = 'lost'
+   and not exists (select from kept.job j where j.worker = w.id)
 
 
 -- name: lose
@@ -307,7 +315,7 @@ select j.id, j.lane, j.priority, j.attempt, j.uncharged, j.suspect, j.due_at, j.
   from kept.job j
   join kept.lane l on l.id = j.lane
  where j.worker = any(%(workers)s::uuid[])
-   for update of j
+   for update of j skip locked        -- a settlement in flight keeps its row: it is still the holder's to settle
 
 
 -- name: abandoned

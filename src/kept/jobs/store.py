@@ -178,6 +178,10 @@ class Store:
         """Take the lease from every worker whose time ran out; id to name."""
         return dict(await self.link.rows(self.sql["lose_expired"]))
 
+    async def sweep(self, workers: Iterable[UUID]) -> None:
+        """Be done with lost *workers* that no job names any more."""
+        await self.link.rows(self.sql["sweep"], {"workers": array(list(workers))})
+
     async def lose(self, worker: UUID) -> dict[UUID, str]:
         """Take the lease from a worker known to be dead."""
         return dict(await self.link.rows(self.sql["lose"], {"id": worker}))
@@ -187,7 +191,7 @@ class Store:
         return [row[0] for row in await self.link.rows(self.sql["abandoned"])]
 
     async def orphans(self, workers: Iterable[UUID]) -> list[Orphan]:
-        """The jobs in the names of dead *workers*, locked."""
+        """The jobs in the names of dead *workers*, locked; those being settled right now are left out."""
         rows = await self.link.rows(self.sql["orphans"], {"workers": array(list(workers))})
         return [_orphan(row) for row in rows]
 

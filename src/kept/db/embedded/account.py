@@ -16,8 +16,12 @@ from kept.errors import Misconfigured
 
 Mode = Literal["auto", "plain", "userns", "setuid"]
 
-# Prints the pids of all processes whose working directory is the folder given as $0.
-_PROCESSES_IN = 'for p in /proc/[0-9]*; do if [ "$p/cwd" -ef "$0" ]; then echo "${p#/proc/}"; fi; done'
+# Prints the pids of PostgreSQL's processes whose working directory is the folder given as $0.
+_PROCESSES_IN = """
+for p in /proc/[0-9]*; do
+    [ "$p/cwd" -ef "$0" ] && read -r name < "$p/comm" && [ "$name" = postgres ] && echo "${p#/proc/}"
+done
+"""
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,8 @@ class Account:
             return False
 
     def reaches(self, path: Path) -> bool:
-        """May this account enter the folder, or run the file, at *path* (or what exists of it)?"""
-        if self._is_us:
-            return True
-        while not path.exists():
-            path = path.parent
-        return self.run("test", "-x", path).returncode == 0
+        """May this account enter the folder, or run the program, at *path*?"""
+        return self._is_us or self.run("test", "-x", path).returncode == 0
 
     def own(self, path: Path) -> None:
         """Make *path*, which root just created, this account's."""
@@ -60,7 +60,7 @@ class Account:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
     def draft_of(self, target: Path) -> Path:
-        """An empty private folder beside *target* to prepare it in; what killed preparations left is removed."""
+        """An empty private folder beside *target* to prepare it in; leftovers of killed ones are removed."""
         for abandoned in target.parent.glob(f"{target.name}-new-*"):
             shutil.rmtree(abandoned, ignore_errors=True)
         draft = Path(tempfile.mkdtemp(prefix=f"{target.name}-new-", dir=target.parent))
@@ -76,8 +76,8 @@ class Account:
             for name in (*folders, *files):
                 self.own(Path(folder, name))
 
-    def processes_in(self, folder: Path) -> frozenset[int] | None:
-        """The pids working in *folder*, as every process of a server does; None where the system cannot tell.
+    def servers_in(self, folder: Path) -> frozenset[int] | None:
+        """The pids of PostgreSQL's processes working in *folder*; None where the system cannot tell.
 
         Asked as the owner itself: a root without CAP_SYS_PTRACE (as in most containers) may not look at the
         processes of others. But from outside the user namespace: inside, those of another one are hidden.
@@ -89,7 +89,7 @@ class Account:
     def _spawn(self, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         # The user's own PGPORT, PGDATA and the like are meant for another server.
         env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        return subprocess.run(  # noqa: S603 (our own commands, never through a shell unless it is ours)
+        return subprocess.run(  # noqa: S603
             command,
             cwd="/",
             env=env | {"LC_ALL": "C", "TZ": "UTC"},

@@ -65,17 +65,18 @@ def _inspect(folder: Path) -> Binaries:
     for name in _PROGRAMS:
         if not os.access(folder / name, os.X_OK):
             raise Misconfigured(
-                f"there is no program {name} in {folder}: point KEPT_PG_BIN to a PostgreSQL's bin, or unset it"
+                f"there is no program {name} in {folder}: point KEPT_PG_BIN to PostgreSQL's, or unset it"
             )
-    command = [folder / "postgres", "--version"]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (what the user chose)
+    postgres = folder / "postgres"
+    asked = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
     version = re.search(r"\(PostgreSQL\) (\d\S*)", asked.stdout)
     if version is None:
-        raise Misconfigured(f"{command[0]} does not run on this machine: {asked.stderr.strip()[-300:]}")
+        raise Misconfigured(f"{postgres} does not run on this machine: {asked.stderr.strip()[-300:]}")
     found = Binaries(folder, version[1])
     if found.major < OLDEST_MAJOR:
         raise Misconfigured(
-            f"{folder} holds PostgreSQL {found.version}, and Kept needs {OLDEST_MAJOR} or newer: change KEPT_PG_BIN"
+            f"{folder} holds PostgreSQL {found.version}, and Kept needs {OLDEST_MAJOR} or newer: "
+            "change or unset KEPT_PG_BIN"
         )
     return found
 

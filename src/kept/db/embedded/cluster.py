@@ -16,7 +16,7 @@ from psycopg import pq
 
 from kept.db.embedded.account import Account
 from kept.db.embedded.binaries import Binaries, within_reach
-from kept.db.embedded.places import make_private, socket_folder
+from kept.db.embedded.places import SOCKET_NAME, make_private, socket_folder
 from kept.errors import Misconfigured, Unavailable
 
 Shutdown = Literal["fast", "immediate"]
@@ -30,11 +30,14 @@ class Cluster:
     """The data directory in *home*; its server is reached through a socket that only its owner can open."""
 
     def __init__(self, home: Path, binaries: Binaries, account: Account, options: Mapping[str, str]) -> None:
+        for folder in (home, binaries.folder):
+            _check_name(folder)
         self.data = home / "data"
         self._home = home
         self._log = home / "postgres.log"
         self._pid_file = self.data / "postmaster.pid"
         self._sockets = socket_folder(home, account)
+        self._socket_pid_file = self._sockets / f"{SOCKET_NAME}.lock"
         self._found = binaries
         self._account = account
         self._options = options
@@ -49,7 +52,7 @@ class Cluster:
         return pq.PGconn.ping(f"{self.url('postgres')}&connect_timeout=2".encode()) == pq.Ping.OK
 
     def ensure(self) -> None:
-        """Make the server run: create its data directory, start it, heal it after a crash, or just find it."""
+        """Make the server run: create its data directory, start it, heal it after a crash, or find it."""
         self._check_version()
         if self.alive():
             return
@@ -57,7 +60,7 @@ class Cluster:
         if not self.data.exists():
             self._create()
         elif self.data.stat().st_uid != self._account.uid:
-            self._account.own_all(self.data)
+            self._account.own_all(self._home)
         self._start()
 
     def stop(self, how: Shutdown = "fast") -> None:
@@ -70,18 +73,12 @@ class Cluster:
             raise Unavailable(f"the embedded PostgreSQL in {self._home} does not stop: {complaint}")
 
     def postmaster(self) -> int | None:
-        """The server's main process, if it runs: the recorded pid may be anybody's by now, and pg_ctl trusts it."""
-        recorded = self._recorded_pid()
-        working_here = self._account.processes_in(self.data)
-        if working_here is None:
+        """The server's main process, if it runs. The recorded pid may be anybody's; pg_ctl would kill it."""
+        recorded = _pid_in(self._pid_file)
+        serving = self._account.servers_in(self.data)
+        if serving is None:
             return recorded if self.alive() else None
-        return recorded if recorded in working_here else None
-
-    def _recorded_pid(self) -> int | None:
-        try:
-            return int(self._pid_file.read_text().split("\n", 1)[0])
-        except (FileNotFoundError, ValueError):
-            return None
+        return recorded if recorded in serving else None
 
     def _check_version(self) -> None:
         try:
@@ -90,13 +87,13 @@ class Cluster:
             return
         if found != str(self._found.major):
             raise Misconfigured(
-                f"{self.data} was made by PostgreSQL {found}, and the programs in use are {self._found.version}: "
+                f"{self.data} was made by PostgreSQL {found}, but the programs are {self._found.version}: "
                 f"point KEPT_PG_BIN to those of PostgreSQL {found}, or use another directory "
                 "(pg_dump with the old and psql with the new ones carry the data over)"
             )
 
     def _create(self) -> None:
-        """Run initdb beside the data directory and rename: a killed one leaves nothing that looks complete."""
+        """Run initdb beside the data directory and rename: if killed, it leaves nothing that looks whole."""
         draft = self._account.draft_of(self.data)
         flags = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-instructions"]
         if self._options.get("fsync") == "off":
@@ -115,11 +112,11 @@ class Cluster:
         while not self.alive():
             if time.monotonic() > deadline:
                 raise Unavailable(f"the processes in {self.data} neither answer nor end; see {self._log}")
-            if self._account.processes_in(self.data):
-                # A server that is starting or stopping, or children of a killed one: they still use the files.
+            if self._account.servers_in(self.data):
+                # A server that starts or stops, or children of a killed one: they still use the files.
                 time.sleep(_PAUSE)
                 continue
-            self._forget_reused_pid()
+            self._forget_reused_pids()
             complaint = self._launch()
             if complaint and not self._in_use():
                 raise Unavailable(f"the embedded PostgreSQL in {self._home} does not start: {complaint}")
@@ -137,18 +134,19 @@ class Cluster:
         logged = self._log.read_bytes()[before:] if self._log.exists() else b""
         return _last_lines(logged.decode(errors="replace") or result.stderr)
 
-    def _forget_reused_pid(self) -> None:
-        """Remove a postmaster.pid whose pid is another process's by now: PostgreSQL would never start again.
+    def _forget_reused_pids(self) -> None:
+        """Remove pid files whose pid is another process's, or a zombie's: PostgreSQL would never start again.
 
-        Called when no process works in the data directory; where the system cannot tell, PostgreSQL decides.
+        Called when no server works in the data directory; where the system cannot tell, PostgreSQL decides.
         """
-        recorded = self._recorded_pid()
-        if recorded is not None and Path(f"/proc/{recorded}").exists():
-            self._pid_file.unlink(missing_ok=True)
+        for pid_file in (self._pid_file, self._socket_pid_file):
+            pid = _pid_in(pid_file)
+            if pid is not None and Path(f"/proc/{pid}").exists():
+                pid_file.unlink(missing_ok=True)
 
     def _in_use(self) -> bool:
-        working_here = self._account.processes_in(self.data)
-        return self._pid_file.exists() if working_here is None else bool(working_here)
+        serving = self._account.servers_in(self.data)
+        return self._pid_file.exists() if serving is None else bool(serving)
 
     def _pg_ctl(self, action: str) -> tuple[str | Path, ...]:
         return (self._binaries.program("pg_ctl"), action, "-D", self.data, "-w", "-t", str(PATIENCE))
@@ -156,6 +154,22 @@ class Cluster:
     @cached_property
     def _binaries(self) -> Binaries:
         return within_reach(self._found, self._account, self._home)
+
+
+def _check_name(folder: Path) -> None:
+    """Refuse what pg_ctl, which puts paths into a shell command between double quotes, would get wrong."""
+    if set(str(folder)) & set('"$`\\\n'):
+        raise Misconfigured(
+            f"the embedded PostgreSQL cannot be in {str(folder)!r}: no double quote, dollar sign, backquote, "
+            "backslash or line break may be in the path"
+        )
+
+
+def _pid_in(pid_file: Path) -> int | None:
+    try:
+        return int(pid_file.read_text().split("\n", 1)[0])
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _last_lines(text: str) -> str:

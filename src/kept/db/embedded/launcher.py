@@ -1,8 +1,8 @@
 """Users of one embedded server: the first starts it, others join, the last one out stops it.
 
-There is no list of users that could go stale. Each holds a shared flock on ``users.lock``; the kernel drops it
-when the process ends, however it ends. Whoever gets that lock exclusively was the last. ``start.lock`` makes
-them come and go one at a time.
+There is no list of users that could go stale. Each holds a shared flock on ``users.lock``; the kernel drops
+it when the process ends, however it ends. Whoever gets that lock exclusively was the last. ``start.lock``
+makes them come and go one at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kept.errors import Misconfigured
 class Embedded:
     """A real PostgreSQL in the directory *root*, shared by all processes (and objects) that name it.
 
-    *options* are server settings (``{"fsync": "off"}``); they count when we start the server, not when we join.
+    *options* are server settings (``{"fsync": "off"}``); they count when we start it, not when we join.
     *mode* says how root becomes somebody else: leave it to ``auto``.
     """
 
@@ -45,7 +45,7 @@ class Embedded:
         self._hold: int | None = None
 
     def acquire(self) -> str:
-        """Start the server or join it, and return its URL; it stays until release. Again: revive it if it died."""
+        """Start the server or join it, and return its URL; called again, it revives a server that died."""
         try:
             make_home(self._home, self._account)
             with self._alone():

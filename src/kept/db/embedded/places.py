@@ -49,11 +49,14 @@ def settle_in(root: Path, mode: Mode) -> tuple[Path, Account]:
     It is another directory only if we are root and PostgreSQL's account may not enter *root* (a project below
     a private home): then it is in /var/lib/kept, for good. Opening up somebody's folders is not ours to do.
     """
+    if os.geteuid() != 0:
+        return root, choose(mode, root / "data")
     elsewhere = Path("/var/lib/kept") / _digest(root)
-    if os.geteuid() == 0 and (elsewhere / "data").exists():
+    if (elsewhere / "data").exists():
         return elsewhere, choose(mode, elsewhere / "data")
     account = choose(mode, root / "data")
-    return (root if account.reaches(root) else elsewhere), account
+    nearest = next(folder for folder in (root, *root.parents) if folder.is_dir())
+    return (root if account.reaches(nearest) else elsewhere), account
 
 
 def make_home(home: Path, account: Account) -> None:
@@ -77,7 +80,7 @@ def socket_folder(home: Path, account: Account) -> Path:
     """
     inside = home / "s"
     longest = os.fsencode(inside / SOCKET_NAME)
-    if len(longest) <= LONGEST_SOCKET_PATH and not set(longest) & set(b',"'):
+    if len(longest) <= LONGEST_SOCKET_PATH and b"," not in longest:
         return inside
     return Path("/tmp") / f"kept-{account.uid}-{_digest(home)}"  # noqa: S108 (see make_private)
 

@@ -72,7 +72,7 @@ create table kept.worker (
   queues      text[],                           -- null: every queue
   concurrency int not null,
   declared    jsonb not null default '{}',      -- task name to a digest of its declaration
-  state       text not null default 'live' check (state in ('live', 'closed', 'lost')),
+  state       text not null default 'live' check (state in ('live', 'closed', 'lost', 'swept')),
   session     int not null default 0,           -- rises when a reply was lost: fences the claim behind it
   started_at  timestamptz not null default kept.now(),
   lease_until timestamptz not null

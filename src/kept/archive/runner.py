@@ -1,0 +1,65 @@
+"""Upkeep: partitions, expired unique keys, workers long gone, sleepers that never woke up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from kept.archive import partitions
+from kept.archive.partitions import Changes
+from kept.archive.rules import Retention
+from kept.archive.steps import Flow, Step, arun
+from kept.db.queries import DEFAULT_SCHEMA, Queries, load
+
+BATCH = 1000
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """What a pass did: rows purged, and what happened to partitions."""
+
+    keys: int = 0
+    workers: int = 0
+    sleepers: int = 0
+    partitions: Changes = field(default_factory=Changes)
+
+
+async def upkeep(
+    conn: psycopg.AsyncConnection[Any],
+    schema: str = DEFAULT_SCHEMA,
+    keep: Retention | None = None,
+    *,
+    batch: int = BATCH,
+) -> Upkeep:
+    """One pass over everything that piles up. *conn* is in autocommit mode; no statement waits for a user."""
+    return await arun(conn, _flow(load("kept.archive", schema), keep or Retention(), batch))
+
+
+def _flow(sql: Queries, keep: Retention, batch: int) -> Flow[Upkeep]:
+    # Partitions last: should one of them fail, the rest was done.
+    done = Upkeep()
+    done.keys = yield from _purge_keys(sql, batch)
+    done.workers = yield from _count(sql, "purge_workers")
+    done.sleepers = yield from _count(sql, "purge_sleepers")
+    done.partitions = yield from partitions.flow(sql, keep)
+    return done
+
+
+def _purge_keys(sql: Queries, batch: int) -> Flow[int]:
+    """Purge the keys that expired and whose job is not live, a batch at a time."""
+    purged, last = 0, ("-infinity", 0, "")
+    while True:
+        after, lane, key = last
+        params = {"after": after, "lane": lane, "key": key, "limit": batch}
+        rows = yield Step(sql["purge_keys"], params)
+        if not rows:
+            return purged
+        *place, gone = rows[0]
+        purged, last = purged + gone, tuple(place)
+
+
+def _count(sql: Queries, name: str) -> Flow[int]:
+    rows = yield Step(sql[name])
+    return int(rows[0][0]) if rows else 0

@@ -1,0 +1,1 @@
+"""Where Kept meets other people's parts: logs, metrics, health probes."""

@@ -1,0 +1,299 @@
+"""Every log line of Kept's runtime: which signal becomes which event, at which level, with which fields.
+
+Text that came from a handler or a driver is redacted, cut and escaped before it leaves this file, so that no
+payload can forge a line, move a terminal's cursor or show a password.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Literal, NamedTuple, TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from kept import signals
+from kept.errors import Misconfigured
+from kept.integrations.text import clean, escape
+from kept.redact import redact
+from kept.signals import JobsClaimed, JobsSettled, Settled, Signal
+
+Format = Literal["auto", "json", "console"]
+Level = Literal["debug", "info", "warning", "error"]
+
+FORMATS = ("auto", "json", "console")
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class Line(NamedTuple):
+    """One kind of log line."""
+
+    level: Level
+    event: str
+    fields: tuple[str, ...]
+
+
+def _line(level: Level, event: str, signal: type[Signal]) -> Line:
+    return Line(level, event, signal.__struct_fields__)
+
+
+LINES: Mapping[type[Signal], Line] = {
+    signals.WorkerStarted: _line("info", "worker_started", signals.WorkerStarted),
+    signals.WorkerStopped: _line("info", "worker_stopped", signals.WorkerStopped),
+    signals.WorkerDraining: _line("info", "worker_draining", signals.WorkerDraining),
+    signals.WorkerFenced: _line("error", "worker_fenced", signals.WorkerFenced),
+    signals.JobsClaimed: _line("debug", "jobs_claimed", signals.JobsClaimed),
+    signals.JobLeaseLost: _line("warning", "lease_lost", signals.JobLeaseLost),
+    signals.LeaseRenewed: _line("debug", "lease_renewed", signals.LeaseRenewed),
+    signals.RenewalFailed: _line("warning", "lease_renewal_failed", signals.RenewalFailed),
+    signals.KeeperRestarted: _line("warning", "keeper_restarted", signals.KeeperRestarted),
+    signals.JobsReclaimed: _line("warning", "jobs_reclaimed", signals.JobsReclaimed),
+    signals.TickDone: _line("debug", "tick_done", signals.TickDone),
+    signals.RunnerFailed: _line("error", "runner_failed", signals.RunnerFailed),
+    signals.ConnectionLost: _line("warning", "connection_lost", signals.ConnectionLost),
+    signals.ConnectionRestored: _line("info", "connection_restored", signals.ConnectionRestored),
+    signals.TaskUnknown: _line("warning", "task_unknown", signals.TaskUnknown),
+    signals.Warned: _line("warning", "warned", signals.Warned),
+}
+
+_JOB = ("job_id", "queue", "task", "attempt")
+DONE = Line("debug", "job_done", (*_JOB, "duration"))
+FAILED = Line("error", "job_failed", (*_JOB, "code", "reason", "message", "duration"))
+RETRYING = Line("warning", "job_retrying", (*_JOB, "code", "message", "delay", "duration"))
+DEFERRED = Line("debug", "job_deferred", (*_JOB, "reason", "message", "delay", "duration"))
+CANCELLED = Line("info", "job_cancelled", (*_JOB, "reason", "message", "duration"))
+SKIPPED = Line("info", "job_skipped", (*_JOB, "reason", "message", "duration"))
+
+
+class LogSubscriber:
+    """Writes a line for each signal that its level lets through.
+
+    Through structlog where that is configured, by :func:`configure` or by the application; else through the
+    standard ``kept`` logger: a worker inside someone's process says what that process wants to hear.
+    """
+
+    def __init__(self) -> None:
+        self._log = _logger("kept", {}).bind()
+
+    def __call__(self, signal: Signal) -> None:
+        """Tell the log about *signal*; plain success costs nothing unless debug is on."""
+        if isinstance(signal, JobsSettled):
+            self._settled(signal)
+        elif (line := LINES.get(type(signal))) and self._enabled(line.level):
+            fields = {"jobs": len(signal.jobs)} if isinstance(signal, JobsClaimed) else _fields(line, signal)
+            self._write(line, fields)
+
+    def _settled(self, signal: JobsSettled) -> None:
+        # Asked once per batch: at info level 500 done jobs are one comparison each, no call, no line.
+        debug = self._enabled("debug")
+        for job in signal.jobs:
+            if debug or job.state != "done":
+                line = _settled_line(job)
+                if debug or line.level != "debug":
+                    self._write(line, _fields(line, job))
+
+    def _enabled(self, level: Level) -> bool:
+        # A logger of the application's own choice may know only the standard spelling, or neither.
+        ask = getattr(self._log, "is_enabled_for", None) or getattr(self._log, "isEnabledFor", None)
+        return ask is None or bool(ask(LEVELS[level]))
+
+    def _write(self, line: Line, fields: Mapping[str, object]) -> None:
+        getattr(self._log, line.level)(line.event, **fields)
+
+
+def _settled_line(job: Settled) -> Line:
+    match job.state:
+        case "done":
+            return DONE
+        case "failed":
+            return FAILED
+        case "cancelled":
+            return CANCELLED
+        case "skipped":
+            return SKIPPED
+        case "pending":
+            return RETRYING if job.charged else DEFERRED
+
+
+def _fields(line: Line, source: object) -> dict[str, object]:
+    return {name: _value(getattr(source, name)) for name in line.fields}
+
+
+def _value(value: object) -> object:
+    match value:
+        case str():
+            return clean(value)
+        case float():
+            return round(value, 6)
+        case tuple() | list():
+            return [_value(item) for item in value]
+        case _:
+            return value
+
+
+# --- loggers
+
+
+class _JobLogger:
+    """Stands for a bound logger until a line is written: most jobs never write one."""
+
+    __slots__ = ("_named",)
+
+    def __init__(self, named: tuple[int, str, int, str]) -> None:
+        self._named = named
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what copying and pickling look for is not there
+            raise AttributeError(name)
+        values = dict(zip(("job_id", "task", "attempt", "queue"), self._named, strict=True))
+        return getattr(_logger("kept.job", values), name)
+
+
+def job_logger(job_id: int, task: str, attempt: int, queue: str) -> FilteringBoundLogger:
+    """A structlog logger that names its job on every line; nothing is bound before the first one."""
+    return cast("FilteringBoundLogger", _JobLogger((job_id, task, attempt, queue)))
+
+
+def _logger(name: str, values: dict[str, Any]) -> FilteringBoundLogger:
+    if structlog.is_configured():
+        return cast("FilteringBoundLogger", structlog.get_logger(name, **values))
+    proxy = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=_STANDARD,
+        wrapper_class=structlog.stdlib.BoundLogger,
+        **values,
+    )
+    return cast("FilteringBoundLogger", proxy)
+
+
+def _as_standard_call(
+    _logger: WrappedLogger, _method: str, event: EventDict
+) -> tuple[tuple[str], dict[str, object]]:
+    """One line of text for a standard logger, whose handlers deal with the exception."""
+    passed = {name: event.pop(name) for name in ("exc_info", "stack_info") if name in event}
+    head = escape(redact(str(event.pop("event", ""))))
+    fields = (f"{escape(key)}={redact(repr(value))}" for key, value in event.items())
+    return (" ".join((head, *fields)),), passed
+
+
+_STANDARD: list[Processor] = [
+    structlog.stdlib.filter_by_level,
+    structlog.stdlib.PositionalArgumentsFormatter(),
+    _as_standard_call,
+]
+
+
+# --- configuration of a process that is ours
+
+
+class Lines:
+    """Writes whole lines to a stream; drops one that cannot be written: telling must not stop the work."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        """Write *line* in one call, so that lines of several threads do not mix."""
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):  # a closed pipe, a closed file
+            return
+
+    debug = info = warning = error = critical = msg
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Ours, so that configuring again replaces it and leaves everyone else's alone."""
+
+
+def configure(format: Format = "auto", level: str = "info", stream: TextIO | None = None) -> None:
+    """Send all log lines of this process to *stream* (stderr): for a terminal on ``auto``, as JSON otherwise.
+
+    Lines of the standard ``logging`` go the same way unless the application has set up handlers of its own.
+    """
+    stream = sys.stderr if stream is None else stream
+    if format not in FORMATS:
+        raise Misconfigured(f"log format: {format!r} is not known; use one of {', '.join(FORMATS)}")
+    if level.lower() not in LEVELS:
+        raise Misconfigured(f"log level: {level!r} is not known; use one of {', '.join(LEVELS)}")
+    console = stream.isatty() if format == "auto" else format == "console"
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+    last = _for_console(stream) if console else _for_machines()
+    structlog.configure(
+        processors=[*shared, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level.lower()]),
+        logger_factory=lambda *_args: Lines(stream),
+        cache_logger_on_first_use=False,
+    )
+    _configure_standard(shared, last, LEVELS[level.lower()], stream)
+
+
+def _configure_standard(shared: list[Processor], last: list[Processor], level: int, stream: TextIO) -> None:
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
+        root.removeHandler(handler)
+    if root.handlers:
+        return
+    handler = _Handler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root.addHandler(handler)
+    root.setLevel(level)
+
+
+def _for_console(stream: TextIO) -> list[Processor]:
+    # Plain tracebacks: the pretty ones print local variables, and those hold secrets.
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=stream.isatty(), sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+    )
+    return [_readable, renderer]
+
+
+def _for_machines() -> list[Processor]:
+    return [_redacted, structlog.processors.JSONRenderer(_json)]
+
+
+_MANY_LINES = ("exception", "stack")
+
+
+def _redacted(_logger: WrappedLogger, _method: str, event: EventDict) -> MutableMapping[str, Any]:
+    """JSON escapes by itself; what is left to do is to hide passwords."""
+    return {key: redact(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _readable(_logger: WrappedLogger, _method: str, event: EventDict) -> MutableMapping[str, Any]:
+    """One line whatever the values hold; a traceback is indented, so that it cannot pass for other lines."""
+    shown: dict[str, Any] = {}
+    for key, value in event.items():
+        if key in _MANY_LINES:
+            shown[key] = "\n".join(f"    {escape(line)}" for line in redact(str(value)).split("\n"))
+        elif key == "event":
+            shown[key] = escape(redact(str(value)))
+        else:
+            shown[escape(key)] = escape(redact(value)) if isinstance(value, str) else value
+    return shown
+
+
+def _json(event: dict[str, object], **options: Any) -> str:
+    try:
+        return json.dumps(event, allow_nan=False, **options)
+    except (TypeError, ValueError, RecursionError):  # NaN, keys that are no names, a value that holds itself
+        return json.dumps({key: _plain(value) for key, value in event.items()})
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, str | int) else repr(value)

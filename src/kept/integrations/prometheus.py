@@ -1,0 +1,299 @@
+"""Metrics for Prometheus: signals tallied per batch, shown when someone scrapes.
+
+The tallies are plain numbers in plain dicts, and a batch is added lane by lane: a locked ``observe`` per job
+would cost more than running a small job.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from kept import signals
+from kept.integrations.text import clean
+from kept.signals import Signal
+
+SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600, 3600)
+_EDGES = (*(f"{edge:g}" for edge in SECONDS), "+Inf")
+
+MOST_CODES = 100
+MOST_LANES = 1000
+OTHER = "other"
+
+
+class Histogram:
+    """How many values fell under each edge of ``SECONDS``, and their sum."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self, counts: Sequence[int] = (0,) * len(_EDGES), sum: float = 0.0) -> None:
+        self.counts = list(counts)
+        self.sum = sum
+
+    def observe(self, values: Iterable[float]) -> None:
+        """Count durations. A negative one (or NaN) counts as 0: a sum that falls would read as a restart."""
+        ordered = sorted([value if value > 0 else 0.0 for value in values])
+        below = 0
+        for bucket, edge in enumerate(SECONDS):
+            upto = bisect_right(ordered, edge, below)
+            self.counts[bucket] += upto - below
+            below = upto
+        self.counts[-1] += len(ordered) - below
+        self.sum += sum(ordered)
+
+    def copy(self) -> Histogram:
+        """The same numbers, which no longer move."""
+        return Histogram(self.counts, self.sum)
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by upper edge, as Prometheus wants them."""
+        total = 0
+        return [(edge, total := total + count) for edge, count in zip(_EDGES, self.counts, strict=True)]
+
+
+class Lane:
+    """The tallies of one task in one queue."""
+
+    __slots__ = ("claimed", "duration", "retried", "settled", "waited")
+
+    def __init__(self) -> None:
+        self.claimed = 0
+        self.waited = Histogram()
+        self.duration = Histogram()
+        self.settled: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.retried: defaultdict[str, int] = defaultdict(int)
+
+    def copy(self) -> Lane:
+        """The same numbers, which no longer move."""
+        twin = Lane()
+        twin.claimed = self.claimed
+        twin.waited = self.waited.copy()
+        twin.duration = self.duration.copy()
+        twin.settled = self.settled.copy()
+        twin.retried = self.retried.copy()
+        return twin
+
+
+class _Codes(dict[str | None, str]):
+    """The label of a code. Codes may be names of exception classes: past the limit they share one label."""
+
+    def __missing__(self, code: str | None) -> str:
+        if len(self) >= MOST_CODES:
+            return OTHER
+        self[code] = label = clean(code or "", limit=100)
+        return label
+
+
+class _Lanes(dict[tuple[str, str], Lane]):
+    """The tallies by queue and task. Producers may name queues: past the limit a task's share one label."""
+
+    def __missing__(self, key: tuple[str, str]) -> Lane:
+        if len(self) >= MOST_LANES and key[0] != OTHER:
+            return self[OTHER, key[1]]
+        self[key] = lane = Lane()
+        return lane
+
+
+class Metrics(Collector):
+    """A subscriber that tallies signals and shows them in its *registry*.
+
+    The registry is its own unless given, so that two workers in one process do not clash. *running* tells how
+    many jobs run now; it may be set later, and until then the gauge has no value.
+    """
+
+    def __init__(
+        self, running: Callable[[], int] | None = None, *, registry: CollectorRegistry | None = None
+    ) -> None:
+        self.running = running
+        self.registry = CollectorRegistry() if registry is None else registry
+        self._lock = threading.Lock()  # the scrape comes from another thread
+        self._lanes = _Lanes()
+        self._codes = _Codes()
+        self._workers: dict[str, str] = {}
+        self._counts: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
+        self._reclaimed: defaultdict[str, int] = defaultdict(int)
+        self._runner_failures: defaultdict[str, int] = defaultdict(int)
+        self._tick = Histogram()
+        self.registry.register(self)
+
+    def __call__(self, signal: Signal) -> None:
+        """Add *signal* to the tallies."""
+        with self._lock:
+            match signal:
+                case signals.JobsSettled():
+                    self._settled(signal.jobs)
+                case signals.JobsClaimed():
+                    self._claimed(signal.jobs)
+                case signals.TickDone():
+                    self._tick.observe((signal.duration,))
+                    self._counts["kept_tick_items"] += signal.items
+                case signals.WorkerStarted() | signals.WorkerStopped() | signals.WorkerFenced():
+                    self._worker(signal)
+                case _:
+                    self._rare(signal)
+
+    def _claimed(self, jobs: Iterable[signals.PickUp]) -> None:
+        waits: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for job in jobs:
+            waits[job.queue, job.task].append(job.waited)
+        for key, values in waits.items():
+            lane = self._lanes[key]
+            lane.claimed += len(values)
+            lane.waited.observe(values)
+
+    def _settled(self, jobs: Iterable[signals.Settled]) -> None:
+        done: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for job in jobs:
+            if job.state == "done":
+                done[job.queue, job.task].append(job.duration)
+            else:
+                self._not_done(job)
+        for key, values in done.items():
+            lane = self._lanes[key]
+            lane.settled["done", ""] += len(values)
+            lane.duration.observe(values)
+
+    def _not_done(self, job: signals.Settled) -> None:
+        lane, code = self._lanes[job.queue, job.task], self._codes[job.code]
+        lane.settled[job.state, code] += 1
+        lane.duration.observe((job.duration,))
+        if job.state == "pending" and job.charged:
+            lane.retried[code] += 1
+
+    def _worker(self, signal: signals.WorkerStarted | signals.WorkerStopped | signals.WorkerFenced) -> None:
+        match signal:
+            case signals.WorkerStarted():
+                self._workers[signal.worker] = signal.name
+            case signals.WorkerFenced():
+                self._workers.pop(signal.old, None)
+                self._workers[signal.new] = signal.name
+            case signals.WorkerStopped():
+                self._workers.pop(signal.worker, None)
+
+    def _rare(self, signal: Signal) -> None:
+        match signal:
+            case signals.LeaseRenewed():
+                self._counts["kept_lease_renewals"] += signal.count
+            case signals.RenewalFailed():
+                self._counts["kept_lease_renewal_failures"] += signal.count
+            case signals.JobLeaseLost():
+                self._counts["kept_leases_lost"] += 1
+            case signals.ConnectionLost():
+                self._counts["kept_connection_losses"] += 1
+            case signals.JobsReclaimed():
+                self._reclaimed[signal.reason] += signal.jobs
+            case signals.RunnerFailed():
+                self._runner_failures[signal.runner] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything as it stood at one moment."""
+        with self._lock:  # only for the copies: rendering takes longer than a batch should wait
+            lanes = [(key, lane.copy()) for key, lane in self._lanes.items()]
+            tick, counts, workers = self._tick.copy(), dict(self._counts), dict(self._workers)
+            reclaimed, failures = dict(self._reclaimed), dict(self._runner_failures)
+        yield from _lane_metrics(lanes)
+        yield self._running_now()
+        yield from (_counter(name, text, (), [((), counts[name])]) for name, text in _COUNTERS.items())
+        yield _counter(
+            "kept_jobs_reclaimed",
+            "Jobs taken back from dead workers",
+            ("reason",),
+            (((reason,), count) for reason, count in reclaimed.items()),
+        )
+        yield _counter(
+            "kept_runner_failures",
+            "Runners that raised",
+            ("runner",),
+            (((runner,), count) for runner, count in failures.items()),
+        )
+        yield _histogram(
+            "kept_tick_duration_seconds", "Duration of a tick that did something", (), [((), tick)]
+        )
+        yield _worker_info(workers)
+
+    def _running_now(self) -> Metric:
+        family = GaugeMetricFamily("kept_jobs_running", "Jobs running now")
+        if self.running is not None:
+            family.add_metric([], self.running())
+        return family
+
+
+_COUNTERS = {
+    "kept_lease_renewals": "Renewals of the worker's lease",
+    "kept_lease_renewal_failures": "Renewals of the worker's lease that failed",
+    "kept_leases_lost": "Attempts whose lease was gone when they settled",
+    "kept_tick_items": "Items handled by ticks",
+    "kept_connection_losses": "Times the database did not answer",
+}
+
+_LANE = ("queue", "task")
+
+
+def _lane_metrics(lanes: Sequence[tuple[tuple[str, str], Lane]]) -> Iterator[Metric]:
+    yield _counter(
+        "kept_jobs_claimed",
+        "Jobs claimed",
+        _LANE,
+        ((key, lane.claimed) for key, lane in lanes if lane.claimed),
+    )
+    yield _counter(
+        "kept_jobs_settled",
+        "Attempts settled, by what became of the job",
+        (*_LANE, "state", "code"),
+        (((*key, *kind), count) for key, lane in lanes for kind, count in lane.settled.items()),
+    )
+    yield _counter(
+        "kept_retries",
+        "Attempts that failed and come back",
+        (*_LANE, "code"),
+        (((*key, code), count) for key, lane in lanes for code, count in lane.retried.items()),
+    )
+    yield _histogram(
+        "kept_attempt_duration_seconds",
+        "Duration of an attempt",
+        _LANE,
+        ((key, lane.duration) for key, lane in lanes),
+    )
+    yield _histogram(
+        "kept_pickup_latency_seconds",
+        "Time from due to claimed",
+        _LANE,
+        ((key, lane.waited) for key, lane in lanes),
+    )
+
+
+def _counter(
+    name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for names, value in values:
+        family.add_metric(names, value)
+    return family
+
+
+def _histogram(
+    name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], Histogram]]
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for names, histogram in values:
+        family.add_metric(names, histogram.buckets(), histogram.sum)
+    return family
+
+
+def _worker_info(workers: dict[str, str]) -> InfoMetricFamily:
+    family = InfoMetricFamily("kept_worker", "The workers of this process", labels=["worker", "name"])
+    for worker, name in workers.items():
+        family.add_metric([worker, name], {})
+    return family

@@ -1,0 +1,166 @@
+"""One attempt: a claimed job goes in, an outcome comes out, whatever the handler does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, Future
+from datetime import UTC, datetime
+from typing import Any
+
+from kept.durations import duration
+from kept.errors import Defer, LeaseLost, Refused, Skip
+from kept.jobs.context import Context
+from kept.jobs.declaration import Declaration
+from kept.jobs.model import Claimed, Completed, Deferred, Lane, LostLease, Outcome, Raised, Returned, Skipped
+from kept.jobs.payload import encode_result
+from kept.jobs.retry import type_name
+from kept.jobs.text import MOST_MESSAGE, clean, code_of, detail_of, message_of
+
+
+class Attempt:
+    """An attempt under way. :meth:`interrupt` ends it from outside with a verdict of ours."""
+
+    __slots__ = ("_task", "context", "declaration", "job", "lane", "leftover", "verdict")
+
+    def __init__(self, job: Claimed, lane: Lane, declaration: Declaration, context: Context) -> None:
+        self.job = job
+        self.lane = lane
+        self.declaration = declaration
+        self.context = context
+        self.verdict: Outcome | None = None
+        self.leftover: Future[Any] | None = None  # a thread that did not stop when it was told to
+        self._task: asyncio.Task[Any] | None = None
+
+    def interrupt(self, verdict: Outcome) -> None:
+        """Cancel the handler; the attempt comes to *verdict*, whatever the handler says then."""
+        if self.verdict is None:
+            self.verdict = verdict
+        if self._task is not None:
+            self._task.cancel()
+
+    async def run(self, threads: Executor, *, result_limit: int) -> Outcome:
+        """Run the handler to its end."""
+        if self.verdict is not None:
+            return self.verdict
+        self._task = asyncio.current_task()
+        try:
+            arguments = self.declaration.signature.decode(self.job.payload)
+        except Refused as error:
+            return Raised("invalid_arguments", message_of(error), retryable=False)
+        try:
+            returned = await self._call(arguments, threads)
+        except asyncio.CancelledError as error:
+            return self._cancelled(error)
+        except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
+            return self.verdict or outcome_of(error)
+        finally:
+            self._task = None
+        return self.verdict or self._returned(returned, result_limit)
+
+    async def run_elsewhere(self, elsewhere: Coroutine[Any, Any, Outcome], *, stop: Callable[[], None]) -> Outcome:
+        """Let *elsewhere* run the handler; an interruption ends it with *stop*."""
+        if self.verdict is not None:
+            elsewhere.close()
+            return self.verdict
+        self._task = asyncio.current_task()
+        try:
+            return await elsewhere
+        except asyncio.CancelledError as error:
+            stop()
+            return self._cancelled(error)
+        finally:
+            self._task = None
+
+    async def _call(self, arguments: dict[str, Any], threads: Executor) -> object:
+        args = (self.context,) if self.declaration.takes_context else ()
+        if self.declaration.is_async:
+            return await self.declaration.handler(*args, **arguments)
+        call = contextvars.copy_context().run
+        future = threads.submit(call, _contained, self.declaration.handler, args, arguments)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            if not future.cancel() and not future.done():
+                self.leftover = future
+            raise
+
+    def _returned(self, returned: object, result_limit: int) -> Outcome:
+        if self.context.completed:
+            return Completed()
+        try:
+            return Returned(encode_result(returned, limit=result_limit))
+        except Refused as error:
+            return Raised("unserialisable_result", message_of(error))
+
+    def _cancelled(self, error: asyncio.CancelledError) -> Outcome:
+        if self.verdict is None:
+            return Raised("cancelled", "the handler was cancelled from inside", detail=detail_of(error))
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+        return self.verdict
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """What an exception that left a handler means."""
+    match error:
+        case Defer():
+            return _deferred(error)
+        case Skip():
+            return Skipped(clean(str(error.reason), MOST_MESSAGE))
+        case LeaseLost():
+            return LostLease()
+        case _:
+            return _raised(error)
+
+
+def timed_out(seconds: float) -> Raised:
+    """The verdict on a handler that ran out of time."""
+    return Raised("timeout", f"the attempt took longer than {seconds:g} s", types=("builtins.TimeoutError",))
+
+
+def _deferred(error: Defer) -> Outcome:
+    try:
+        if isinstance(error.delay, datetime):
+            if error.delay.tzinfo is None:
+                raise Refused("Defer: the time has no time zone")
+            delay = (error.delay - datetime.now(UTC)).total_seconds()
+        else:
+            delay = duration(error.delay, field="Defer").total_seconds()
+    except (Refused, TypeError) as bad:
+        return Raised("invalid_defer", message_of(bad), detail=detail_of(error))
+    # Not sooner than a tenth of a second: a handler that always defers must not spin.
+    return Deferred(max(delay, 0.1), clean(str(error.reason), MOST_MESSAGE))
+
+
+def _raised(error: BaseException) -> Raised:
+    retryable = getattr(error, "retryable", None)
+    types = tuple(type_name(kind) for kind in type(error).__mro__[:-2] or (type(error),))
+    return Raised(
+        code=code_of(error),
+        message=message_of(error),
+        types=types,
+        detail=detail_of(error),
+        retryable=retryable if isinstance(retryable, bool) else None,
+        after=_after(error),
+    )
+
+
+def _after(error: BaseException) -> float | None:
+    after = getattr(error, "after", None)
+    if after is None:
+        return None
+    try:
+        return duration(after, field="after").total_seconds()
+    except (Refused, TypeError):
+        return None  # an exception of the user's own that means something else by it
+
+
+def _contained(handler: Callable[..., object], args: tuple[Any, ...], arguments: dict[str, Any]) -> object:
+    """Call a plain function in a thread. StopIteration cannot cross a future, so it travels as a RuntimeError."""
+    try:
+        return handler(*args, **arguments)
+    except StopIteration as error:
+        raise RuntimeError("the handler raised StopIteration") from error

@@ -1,0 +1,107 @@
+"""What a handler is given besides its arguments."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import structlog
+
+from kept.db.queries import Queries
+from kept.db.tx import arun, async_tx, run, sync_tx
+from kept.errors import LeaseLost, Refused
+from kept.jobs import door
+from kept.jobs.handle import Job
+from kept.jobs.model import Claimed, Lane
+from kept.jobs.payload import encode_result
+
+
+class Context:
+    """One attempt at one job."""
+
+    __slots__ = ("_claimed", "_completed", "_lane", "_limit", "_logger", "_sql", "_timeout", "attempt")
+
+    def __init__(self, claimed: Claimed, lane: Lane, *, timeout: float, sql: Queries | None, limit: int) -> None:
+        self.attempt = claimed.attempt
+        self._claimed = claimed
+        self._lane = lane
+        self._timeout = timeout
+        self._sql = sql
+        self._limit = limit
+        self._completed = False
+        self._logger: Any = None
+
+    @property
+    def job(self) -> Job[Any]:
+        """The job as it was claimed."""
+        claimed = self._claimed
+        return Job(
+            id=claimed.id,
+            task=self._lane.task,
+            queue=self._lane.queue,
+            state="running",
+            key=claimed.key,
+            attempt=claimed.attempt,
+            priority=claimed.priority,
+            created_at=claimed.created_at,
+            due_at=claimed.due_at,
+            retry_of=claimed.retry_of,
+            headers=msgspec.json.decode(claimed.headers) if claimed.headers else {},
+        )
+
+    @property
+    def deadline(self) -> datetime:
+        """When this attempt runs out of time, on the database's clock, counted from the claim."""
+        return self._claimed.claimed_at + timedelta(seconds=self._timeout)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt at this job and for no other job, also after a failover repeated its id."""
+        micros = int(self._claimed.created_at.timestamp() * 1_000_000)
+        return f"kept-{self._claimed.id}-{micros:x}"
+
+    @property
+    def logger(self) -> Any:
+        """A structlog logger that names the job in every line."""
+        if self._logger is None:
+            self._logger = structlog.get_logger("kept.job").bind(
+                job_id=self._claimed.id, task=self._lane.task, attempt=self.attempt
+            )
+        return self._logger
+
+    @property
+    def completed(self) -> bool:
+        """Whether :meth:`complete` was called in this attempt."""
+        return self._completed
+
+    def complete(self, tx: object, result: object = None) -> None:
+        """Settle the job as done inside the handler's own transaction: both commit, or neither.
+
+        Raises :class:`LeaseLost` if the lease is gone; let it propagate, so that your transaction rolls back.
+        """
+        steps = self._complete(encode_result(result, limit=self._limit))
+        if steps is not None:
+            self._check(run(sync_tx(tx), steps))
+        self._completed = True
+
+    async def acomplete(self, tx: object, result: object = None) -> None:
+        """:meth:`complete` for async code."""
+        steps = self._complete(encode_result(result, limit=self._limit))
+        if steps is not None:
+            self._check(await arun(async_tx(tx), steps))
+        self._completed = True
+
+    def _complete(self, result: str | None) -> door.Steps[bool] | None:
+        if self._completed:
+            raise Refused("complete: this attempt has completed its job already")
+        if self._sql is None:  # called directly, for a test: there is no job to settle
+            return None
+        claimed = self._claimed
+        return door.complete(
+            self._sql, id=claimed.id, attempt=claimed.attempt, worker=claimed.worker, result=result
+        )
+
+    def _check(self, settled: bool) -> None:
+        if not settled:
+            raise LeaseLost(job_id=self._claimed.id, attempt=self.attempt, worker=str(self._claimed.worker))

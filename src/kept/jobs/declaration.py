@@ -1,0 +1,64 @@
+"""A task as it was declared: its handler and how it is to be run."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from kept.errors import Refused
+from kept.jobs.context import Context
+from kept.jobs.model import Lane
+from kept.jobs.payload import Signature
+from kept.jobs.retry import Retry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What ``@app.task`` wrote down."""
+
+    name: str
+    aliases: tuple[str, ...]
+    queue: str
+    retry: Retry
+    timeout: float  # seconds
+    priority: int
+    handler: Callable[..., Any]
+    is_async: bool
+    takes_context: bool
+    signature: Signature
+
+    def lane(self) -> Lane:
+        """The lane this task is declared with; its id is the database's to give."""
+        return Lane(
+            id=0,
+            queue=self.queue,
+            task=self.name,
+            max_attempts=self.retry.max_attempts,
+            priority=self.priority,
+            retry_base=self.retry.delays[0],
+            retry_max=max(self.retry.max_delay, self.retry.delays[0]),
+        )
+
+    def digest(self) -> str:
+        """Differs when two workers would treat the same job differently."""
+        facts = (self.queue, self.retry, self.timeout, self.priority, str(inspect.signature(self.handler)))
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+
+
+def wants_context(handler: Callable[..., object], task: str) -> bool:
+    """Whether the handler takes the Context: its first parameter, by annotation, or by the name ``ctx``."""
+    parameters = list(inspect.signature(handler).parameters.values())
+    try:
+        hints = get_type_hints(handler)
+    except (NameError, TypeError):
+        hints = {}
+    marked = [
+        hints.get(p.name) is Context or (p.annotation is p.empty and p.name == "ctx" and index == 0)
+        for index, p in enumerate(parameters)
+    ]
+    if any(marked[1:]):
+        raise Refused(f"task {task!r}: the Context must be the first parameter")
+    return any(marked)

@@ -1,0 +1,158 @@
+"""The front door: enqueue and look-ups as steps that run in anybody's transaction (see :mod:`kept.db.tx`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from msgspec import Struct
+
+from kept.db.connect import array
+from kept.db.queries import Queries
+from kept.db.tx import Rows, Steps
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """One job to be: checked, encoded, ready to be written."""
+
+    queue: str
+    task: str
+    payload: str
+    priority: int | None = None
+    due_at: datetime | None = None
+    delay: float = 0.0  # seconds
+    key: str | None = None
+    unique_for: float = 86_400.0  # seconds
+    headers: str | None = None
+    retry_of: int | None = None
+
+
+class Ticket(NamedTuple):
+    """The job that answers a request; *created* is False if its key was held already."""
+
+    id: int
+    created: bool
+
+
+class Record(NamedTuple):
+    """A row of the public view ``kept.jobs``."""
+
+    id: int
+    queue: str
+    task: str
+    state: str
+    key: str | None
+    priority: int
+    attempt: int
+    charged: int
+    max_attempts: int
+    suspect: bool
+    created_at: datetime
+    due_at: datetime | None
+    claimed_at: datetime | None
+    settled_at: datetime | None
+    locked_by: str | None
+    locked_until: datetime | None
+    code: str | None
+    reason: str | None
+    message: str | None
+    retry_of: int | None
+    headers: Any
+    payload: Any
+    result: Any
+
+
+class Outcome(NamedTuple):
+    """How a settled job ended."""
+
+    state: str
+    code: str | None
+    reason: str | None
+    message: str | None
+    result: str | None
+
+
+def enqueue(sql: Queries, request: Request) -> Steps[Ticket]:
+    """Write one job; one statement when its lane exists and it has no key."""
+    if request.key is None and request.retry_of is None:
+        rows = yield (
+            sql["enqueue"],
+            {
+                "queue": request.queue,
+                "task": request.task,
+                "priority": request.priority,
+                "due_at": request.due_at,
+                "delay": request.delay,
+                "headers": request.headers,
+                "payload": request.payload,
+            },
+        )
+        if rows:
+            return Ticket(rows[0][0], True)
+    tickets = yield from enqueue_many(sql, [request])
+    return tickets[0]
+
+
+def enqueue_many(sql: Queries, requests: Sequence[Request]) -> Steps[list[Ticket]]:
+    """Write many jobs in two statements; the same key twice gives the same job twice."""
+    if not requests:
+        return []
+    lanes = yield from _lane_ids(sql, requests)
+    # ON CONFLICT cannot meet a key twice in one statement: a later call with a key already named waits for its id.
+    firsts: dict[tuple[int, str], int] = {}
+    written: list[tuple[int, Request]] = []
+    places: list[tuple[int, bool]] = []
+    for request in requests:
+        lane = lanes[request.queue, request.task]
+        place = firsts.get((lane, request.key)) if request.key is not None else None
+        places.append((len(written) if place is None else place, place is None))
+        if place is None:
+            if request.key is not None:
+                firsts[lane, request.key] = len(written)
+            written.append((lane, request))
+    rows = yield sql["enqueue_many"], _many(written)
+    return [Ticket(rows[place][1], rows[place][2] and first) for place, first in places]
+
+
+def _lane_ids(sql: Queries, requests: Sequence[Request]) -> Steps[dict[tuple[str, str], int]]:
+    wanted = sorted({(request.queue, request.task) for request in requests})
+    rows: Rows = yield (
+        sql["lane_ids"],
+        {"queues": array([queue for queue, _ in wanted]), "tasks": array([task for _, task in wanted])},
+    )
+    return {(row[0], row[1]): row[2] for row in rows}
+
+
+def _many(written: Sequence[tuple[int, Request]]) -> dict[str, object]:
+    requests = [request for _, request in written]
+    return {
+        "lanes": array([lane for lane, _ in written]),
+        "priorities": array([request.priority for request in requests]),
+        "due_at": array([request.due_at for request in requests]),
+        "delays": array([request.delay for request in requests]),
+        "keys": array([request.key for request in requests]),
+        "unique_for": array([request.unique_for for request in requests]),
+        "headers": array([request.headers for request in requests]),
+        "payloads": array([request.payload for request in requests]),
+        "retry_of": array([request.retry_of for request in requests]),
+    }
+
+
+def find(sql: Queries, ids: Sequence[int]) -> Steps[list[Record]]:
+    """The public records of these jobs, live or settled."""
+    rows = yield sql["find"], {"ids": array(ids)}
+    return [Record(*row) for row in rows]
+
+
+def outcome(sql: Queries, id: int) -> Steps[Outcome | None]:
+    """How the job ended, or None while it lives."""
+    rows = yield sql["outcome"], {"id": id}
+    return Outcome(*rows[0]) if rows else None
+
+
+def complete(sql: Queries, *, id: int, attempt: int, worker: UUID, result: str | None) -> Steps[bool]:
+    """Settle one job as done, fenced, in whatever transaction this runs; False if the lease is gone."""
+    rows = yield sql["complete"], {"id": id, "attempt": attempt, "worker": worker, "result": result}
+    return bool(rows)

@@ -1,0 +1,145 @@
+"""What a worker remembers of its lanes: where to claim from, and how much. Pure.
+
+A *floor* is the id below which a claim does not look: what lies there was claimed by us or seen by others. Dead
+index entries pile up there while some long transaction holds its snapshot, and skipping them keeps a claim cheap.
+Jobs that come back below a floor (late commits, other workers' releases) are found by the next survey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from kept.jobs.declaration import Declaration
+from kept.jobs.model import Claimed, Lane
+from kept.jobs.store import Survey, Want
+
+QUICK = 0.010  # seconds: lanes whose attempts take longer are never prefetched
+AHEAD = 0.020  # seconds of work to hold in hand for a quick lane
+COLD_AFTER = 3  # claims in a row that found nothing
+
+
+class LaneBook:
+    """The lanes this worker serves."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, Lane] = {}
+        self._declared: dict[int, Declaration] = {}
+        self._floors: dict[tuple[int, int], int] = {}
+        self._misses: dict[tuple[int, int], int] = {}
+        self._pace: dict[int, float] = {}
+        self._turn = 0
+
+    @property
+    def ids(self) -> list[int]:
+        return list(self._lanes)
+
+    def lane(self, id: int) -> Lane:
+        return self._lanes[id]
+
+    def declaration(self, id: int) -> Declaration:
+        return self._declared[id]
+
+    def __contains__(self, id: int) -> bool:
+        return id in self._lanes
+
+    def serve(self, lanes: Iterable[tuple[Lane, Declaration]]) -> None:
+        """These lanes and no others; what is known of those that stay is kept."""
+        served = list(lanes)
+        self._lanes = {lane.id: lane for lane, _ in served}
+        self._declared = {lane.id: declaration for lane, declaration in served}
+        for lane, _ in served:
+            self._floors.setdefault((lane.id, lane.priority), 0)
+        self._floors = {entry: floor for entry, floor in self._floors.items() if entry[0] in self._lanes}
+
+    # --- claiming
+
+    def wants(self, idle: int, *, concurrency: int, batch: int) -> list[Want]:
+        """What to claim when *idle* slots have nothing to do (negative: jobs wait in hand already).
+
+        Higher priorities first; lanes of one priority take turns. A lane that had nothing lately is asked for one
+        job only, so that many quiet lanes cannot together bring more than there is room for.
+        """
+        entries = sorted(self._floors, key=lambda entry: -entry[1])
+        self._turn += 1
+        entries = _rotated_within_priority(entries, self._turn)
+        hot = sum(1 for entry in entries if self._is_hot(entry) and not self.prefetch(entry[0], concurrency, batch))
+        wants = []
+        for entry in entries:
+            want = self._want(entry, idle, hot, concurrency, batch)
+            if want > 0:
+                wants.append(Want(*entry, want, self._floors[entry]))
+        return wants
+
+    def most(self, idle: int, *, concurrency: int, batch: int) -> int:
+        """The most jobs one claim may bring."""
+        ahead = max((self.prefetch(lane, concurrency, batch) for lane in self._lanes), default=0)
+        return max(0, min(batch, idle + ahead))
+
+    def prefetch(self, lane: int, concurrency: int, batch: int) -> int:
+        """Jobs to hold in hand beyond the free slots: only where attempts take milliseconds."""
+        pace = self._pace.get(lane)
+        if pace is None or pace > QUICK:
+            return 0
+        return min(batch, int(concurrency * AHEAD / max(pace, 1e-6)))
+
+    def claimed(self, wants: Collection[Want], jobs: Iterable[Claimed]) -> None:
+        """Raise the floors over what a claim brought; remember which entries brought nothing."""
+        found: set[tuple[int, int]] = set()
+        for job in jobs:
+            entry = (job.lane, job.priority)
+            found.add(entry)
+            if job.id >= self._floors.get(entry, 0):
+                self._floors[entry] = job.id + 1
+        for want in wants:
+            entry = (want.lane, want.priority)
+            self._misses[entry] = 0 if entry in found else self._misses.get(entry, 0) + 1
+
+    def finished(self, lane: int, seconds: float) -> None:
+        """An attempt took this long: a slow one is believed at once, quickness has to be shown repeatedly."""
+        pace = self._pace.get(lane, seconds)
+        self._pace[lane] = seconds if seconds > QUICK else pace + (seconds - pace) * 0.05
+
+    # --- news from elsewhere
+
+    def surveyed(self, survey: Survey, *, bottom: bool) -> None:
+        """Take over what a survey saw; after a look below the floors, priorities nobody uses are forgotten."""
+        if bottom:
+            kept = {(lane.id, lane.priority) for lane in self._lanes.values()} | set(survey.ready)
+            self._floors = {entry: floor for entry, floor in self._floors.items() if entry in kept}
+        for seen in (survey.ready, survey.promoted):
+            for entry, id in seen.items():
+                self.lower(entry, id)
+
+    def lower(self, entry: tuple[int, int], id: int = 0) -> None:
+        """There may be work at *id* (by default: anywhere) in this lane and priority."""
+        if entry[0] in self._lanes:
+            self._floors[entry] = min(id, self._floors.get(entry, id))
+            self._misses[entry] = 0
+
+    def _is_hot(self, entry: tuple[int, int]) -> bool:
+        return self._misses.get(entry, COLD_AFTER) < COLD_AFTER
+
+    def _want(self, entry: tuple[int, int], idle: int, hot: int, concurrency: int, batch: int) -> int:
+        ahead = self.prefetch(entry[0], concurrency, batch)
+        if ahead:
+            return min(batch, idle + ahead)
+        if idle <= 0:
+            return 0
+        return -(-idle // hot) if self._is_hot(entry) else 1
+
+
+def _rotated_within_priority(entries: list[tuple[int, int]], turn: int) -> list[tuple[int, int]]:
+    """*entries*, sorted by priority, with each run of one priority beginning at another place every turn."""
+    rotated: list[tuple[int, int]] = []
+    run: list[tuple[int, int]] = []
+    for entry in entries:
+        if run and entry[1] != run[0][1]:
+            rotated += _rotated(run, turn)
+            run = []
+        run.append(entry)
+    return rotated + _rotated(run, turn)
+
+
+def _rotated(run: list[tuple[int, int]], turn: int) -> list[tuple[int, int]]:
+    at = turn % len(run) if run else 0
+    return run[at:] + run[:at]

@@ -1,0 +1,210 @@
+"""A task's arguments and results as JSON: checked against the signature at the door and again at the run. Pure."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from kept.errors import Refused
+
+MOST_DEPTH = 64
+MOST_HEADERS = 16_384
+MOST_KEY = 512
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]*")
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+T = TypeVar("T")
+
+
+class Signature:
+    """The parameters of a handler after its Context: binds, encodes, and reads back."""
+
+    def __init__(self, handler: Callable[..., object], *, task: str, takes_context: bool) -> None:
+        self.task = task
+        parameters = list(inspect.signature(handler).parameters.values())[1 if takes_context else 0 :]
+        for parameter in parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+                raise Refused(
+                    f"task {task!r}: parameter {parameter.name!r} has no name in the payload; "
+                    "arguments are stored by name, so *args and positional-only parameters cannot be",
+                    field=parameter.name,
+                )
+        self._signature = inspect.Signature(parameters)
+        hints = _hints(handler)
+        self._extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+        self._struct = msgspec.defstruct(
+            "Arguments",
+            # Required first: msgspec wants it so, and names, not places, are stored.
+            [_field(p, hints) for p in sorted(named, key=lambda p: p.default is not p.empty)],
+            forbid_unknown_fields=self._extra is None,
+            kw_only=True,
+        )
+        self._decoder = msgspec.json.Decoder(self._struct, dec_hook=_read_foreign)
+        self._names = tuple(p.name for p in named)
+        self.result_type: Any = hints.get("return", Any)
+
+    def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object], *, limit: int) -> str:
+        """The payload of a call, or :class:`Refused`; what comes back is what a worker will be able to read."""
+        try:
+            arguments = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise Refused(f"task {self.task!r}: {error}") from None
+        if self._extra is not None:
+            arguments |= arguments.pop(self._extra, {})
+        text = encode(arguments, what=f"task {self.task!r}", limit=limit)
+        self.decode(text)
+        return text
+
+    def decode(self, payload: str) -> dict[str, Any]:
+        """Keyword arguments for the handler. Absent ones are left to the handler's own defaults."""
+        try:
+            read = self._decoder.decode(payload)
+        except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+            raise Refused(f"task {self.task!r}: the arguments do not fit: {error}") from None
+        found = {name: value for name in self._names if (value := getattr(read, name)) is not msgspec.UNSET}
+        if self._extra is not None:
+            raw = msgspec.json.decode(payload)
+            found |= {name: value for name, value in raw.items() if name not in self._names}
+        return found
+
+
+def encode(value: object, *, what: str, limit: int) -> str:
+    """*value* as canonical JSON that PostgreSQL can store and any worker can read, or :class:`Refused`."""
+    try:
+        data = msgspec.json.encode(value, enc_hook=_write_foreign, order="deterministic")
+    except UnicodeEncodeError:
+        raise Refused(f"{what}: a string holds a lone surrogate, which is not text") from None
+    except RecursionError:
+        raise Refused(f"{what}: is nested deeper than {MOST_DEPTH} levels") from None
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise Refused(f"{what}: cannot be written as JSON: {error}") from None
+    if len(data) > limit:
+        raise Refused(
+            f"{what}: {len(data)} bytes exceed the limit of {limit}; store the data elsewhere and pass a reference"
+        )
+    # Each costly look is taken only when a cheap one says that there may be something to see.
+    if b"\\u0000" in data and _NUL.search(data):
+        raise Refused(f"{what}: a string holds a NUL character, which PostgreSQL cannot store")
+    if data.count(b"[") + data.count(b"{") > MOST_DEPTH and _depth(msgspec.json.decode(data)) > MOST_DEPTH:
+        raise Refused(f"{what}: is nested deeper than {MOST_DEPTH} levels")
+    if b"null" in data and _has_nonfinite(msgspec.to_builtins(value, enc_hook=_write_foreign)):
+        raise Refused(f"{what}: NaN and Infinity are not JSON")
+    return data.decode()
+
+
+def encode_result(value: object, *, limit: int) -> str | None:
+    """A handler's return value; a plain None costs nothing."""
+    return None if value is None else encode(value, what="the result", limit=limit)
+
+
+def decode_result(text: str | None, kind: Any) -> Any:
+    """A stored result as the type the handler promised; as plain data where it no longer fits."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_read_foreign)
+    except (msgspec.ValidationError, TypeError):
+        return msgspec.json.decode(text)
+
+
+def check_name(name: object, *, what: str, most: int) -> str:
+    """A task's or a queue's name: readable in a URL, a metric and a terminal."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what}: expected a string, got {type(name).__name__}")
+    if len(name) > most or not _NAME.fullmatch(name):
+        raise Refused(
+            f"{what}: {name[:80]!r} is not a name; use up to {most} ASCII letters, digits and . _ : / -", field=what
+        )
+    return name
+
+
+def check_key(key: object) -> str:
+    """A unique key: text of 1 to 512 bytes."""
+    if not isinstance(key, str):
+        raise TypeError(f"key: expected a string, got {type(key).__name__}")
+    size = len(key.encode("utf-8", "surrogatepass"))
+    if not 1 <= size <= MOST_KEY:
+        raise Refused(f"key: has {size} bytes; allowed are 1 to {MOST_KEY}", field="key")
+    _check_text(key, "key")
+    return key
+
+
+def encode_headers(headers: Mapping[str, str] | None) -> str | None:
+    """Headers as JSON; names and values are text."""
+    if not headers:
+        return None
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError("headers: names and values must be strings")
+        _check_text(name + value, "headers")
+    return encode(dict(headers), what="headers", limit=MOST_HEADERS)
+
+
+def _check_text(text: str, field: str) -> None:
+    if "\0" in text:
+        raise Refused(f"{field}: holds a NUL character, which PostgreSQL cannot store", field=field)
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise Refused(f"{field}: holds a lone surrogate, which is not text", field=field)
+
+
+def _hints(handler: Callable[..., object]) -> dict[str, Any]:
+    try:
+        return get_type_hints(handler, include_extras=True)
+    except NameError as error:
+        raise Refused(f"{getattr(handler, '__name__', handler)}: an annotation cannot be resolved: {error}") from None
+
+
+def _field(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+    kind = hints.get(parameter.name, Any)
+    if parameter.default is parameter.empty:
+        return (parameter.name, kind)
+    return (parameter.name, kind | msgspec.UnsetType if kind is not Any else Any, msgspec.UNSET)
+
+
+def _write_foreign(value: object) -> object:
+    """pydantic models, where pydantic is in use: anything that can dump itself as plain data."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _read_foreign(kind: type[T], value: object) -> T:
+    validate = getattr(kind, "model_validate", None)
+    if callable(validate):
+        try:
+            read: T = validate(value)
+        except ValueError as error:
+            raise msgspec.ValidationError(" ".join(str(error).split())) from None
+        return read
+    raise msgspec.ValidationError(f"{kind!r} cannot be read from JSON")
+
+
+def _depth(value: object) -> int:
+    deepest, layer = 0, [value]
+    while layer:
+        deepest += 1
+        layer = [inner for each in layer for inner in _inside(each) if isinstance(inner, dict | list)]
+    return deepest
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else []
+
+
+def _has_nonfinite(value: object) -> bool:
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, float) and not math.isfinite(each):
+            return True
+        todo.extend(_inside(each))
+    return False

@@ -1,0 +1,77 @@
+"""Taking jobs back from the dead: the reclaim runner, and what a keeper does when its worker is gone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+from kept.jobs import rules
+from kept.jobs.model import Close, Park
+from kept.jobs.store import Decision, Store
+from kept.signals import JobsReclaimed
+
+Reason = Literal["expired", "handed_back", "orphaned"]
+
+
+class Reclaimed(NamedTuple):
+    """What came of one dead worker's jobs."""
+
+    worker: UUID
+    name: str
+    jobs: int
+    failed: int
+
+    def signal(self, reason: Reason) -> JobsReclaimed:
+        return JobsReclaimed(
+            worker=str(self.worker), name=self.name, reason=reason, jobs=self.jobs, failed=self.failed
+        )
+
+
+async def reclaim_expired(store: Store) -> list[Reclaimed]:
+    """Take back the jobs of every worker whose lease ran out. Safe for any number of reclaimers at once."""
+    async with store.link.conn.transaction():
+        lost = await store.lose_expired()
+        return await _take_back(store, lost, started=None)
+
+
+async def reclaim_abandoned(store: Store) -> list[Reclaimed]:
+    """Take back jobs that name a worker which is not live. None are expected; this is the net below the net."""
+    async with store.link.conn.transaction():
+        return await _take_back(store, {worker: "unknown" for worker in await store.abandoned()}, started=None)
+
+
+async def hand_back(store: Store, worker: UUID, started: Collection[int]) -> list[Reclaimed]:
+    """Give back all that *worker*, which is dead, held; only jobs that had *started* are charged."""
+    async with store.link.conn.transaction():
+        return await _take_back(store, await store.lose(worker), started=frozenset(started))
+
+
+async def _take_back(
+    store: Store, workers: Mapping[UUID, str], *, started: frozenset[int] | None
+) -> list[Reclaimed]:
+    if not workers:
+        return []
+    decisions: dict[UUID, list[Decision]] = {worker: [] for worker in workers}
+    for job, lane in await store.orphans(workers):
+        began = started is None or job.id in started  # nobody can tell what a dead host had started: all of it
+        draw = random.random()  # noqa: S311  # jitter, not a secret
+        decisions[job.worker].append((job, rules.reclaim(job, lane, started=began, draw=draw)))
+    for worker, decided in decisions.items():
+        if decided:
+            await store.settle(worker, decided)
+    await store.sweep(workers)
+    for what in sorted({_wake_up(each) for decided in decisions.values() for each in decided} - {None}, key=str):
+        await store.wake(str(what))
+    return [
+        Reclaimed(worker, workers[worker], len(decided), sum(isinstance(s, Close) for _, s in decided))
+        for worker, decided in decisions.items()
+    ]
+
+
+def _wake_up(decision: Decision) -> str | None:
+    job, settlement = decision
+    if not isinstance(settlement, Park):
+        return None
+    return "suspects" if settlement.suspect else f"{job.lane}:{job.priority}"

@@ -1,0 +1,145 @@
+"""The keeper: a small process that renews its worker's lease and gives it back when the worker is dead.
+
+A process of its own, because a handler may block the event loop or hold the GIL for minutes and must not lose its
+lease for that (promise 7); and because somebody has to be left to tell, within a moment, that a worker was killed
+and which of its jobs had started (promises 5 and 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from time import monotonic
+from uuid import UUID
+
+import msgspec
+import psycopg
+
+from kept.db.connect import Link
+from kept.errors import Unavailable
+from kept.jobs.reclaim import hand_back
+from kept.jobs.store import Store
+from kept.worker.board import Board, clock
+
+LOOK = 0.2  # seconds between looks at the parent where the kernel cannot tell us
+RETRY = 0.5  # seconds before a renewal that failed is sent again
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """What the worker tells its keeper, once, over a pipe that is closed at once."""
+
+    database: str
+    schema: str
+    worker: UUID
+    name: str
+    parent: int
+    board: int
+    slots: int
+    lease: float
+    renew: float
+    stall: float
+
+
+class Keeper:
+    """Watches one worker process on behalf of one identity."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self.board = Board(orders.board, orders.slots)
+        self._gone = asyncio.Event()
+        self._link: Link | None = None
+
+    async def run(self) -> None:
+        """Renew until the worker is gone or fenced."""
+        self._watch_parent()
+        while not self._gone.is_set():
+            if self.board.closed:
+                return
+            wait = await self._renew()
+            if self.board.fenced:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), wait)
+        if not self.board.closed:
+            await self._hand_back()
+
+    async def _renew(self) -> float:
+        """Renew if the worker deserves it; returns the seconds until the next try."""
+        if _is_stopped(self.orders.parent):
+            return LOOK  # frozen: it may thaw in an hour and must not find its lease alive
+        if self.board.beat_age > self.orders.stall:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.orders.parent, signal.SIGKILL)
+            return LOOK
+        sent_at = clock()
+        try:
+            alive = await (await self._store()).renew(self.orders.worker, self.orders.lease)
+        except (Unavailable, psycopg.Error, OSError):
+            self.board.failed()
+            await self._drop_link()
+            return min(RETRY, self.orders.renew)
+        if alive:
+            self.board.renewed(sent_at)
+        else:
+            self.board.say_fenced()
+        return self.orders.renew
+
+    async def _hand_back(self) -> None:
+        """Give everything back at once; keep trying for as long as the lease could last."""
+        until = monotonic() + self.orders.lease
+        while True:
+            try:
+                await hand_back(await self._store(), self.orders.worker, self.board.started)
+            except (Unavailable, psycopg.Error, OSError):
+                await self._drop_link()
+                if monotonic() > until:
+                    return  # whoever scans for expired leases has seen it by now
+                await asyncio.sleep(RETRY)
+            else:
+                return
+
+    async def _store(self) -> Store:
+        if self._link is None:
+            self._link = await Link.open(self.orders.database, name=f"kept keeper {self.orders.name}"[:63])
+        return Store(self._link, self.orders.schema)
+
+    async def _drop_link(self) -> None:
+        if self._link is not None:
+            link, self._link = self._link, None
+            with contextlib.suppress(Exception):
+                await link.close()
+
+    def _watch_parent(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(AttributeError, OSError):  # a kernel without pidfd: look now and then
+            loop.add_reader(os.pidfd_open(self.orders.parent), self._gone.set)
+        loop.create_task(self._look_for_parent())  # noqa: RUF006  # lives as long as the loop
+
+    async def _look_for_parent(self) -> None:
+        while os.getppid() == self.orders.parent:
+            await asyncio.sleep(LOOK)
+        self._gone.set()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the process is stopped by a signal or a debugger; where /proc is not, nobody is."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    return False
+
+
+def main() -> None:
+    """Entry point of the keeper process."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # the terminal's Ctrl-C is for the worker; we end when it has ended
+    orders = msgspec.json.decode(sys.stdin.buffer.read(), type=Orders)
+    sys.stdin.close()
+    asyncio.run(Keeper(orders).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""A worker's identity and the lease it lives by."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from uuid import UUID, uuid4
+
+import msgspec
+
+from kept.jobs.store import Store
+from kept.worker.board import Board
+from kept.worker.keeper import Orders
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """One identity: random, so that it cannot repeat; lost once, it is never used again."""
+
+    database: str
+    schema: str
+    name: str
+    queues: Sequence[str] | None
+    concurrency: int
+    declared: dict[str, str]
+    seconds: float
+    renew: float
+    stall: float
+    kept: bool = True  # by a keeper process; without one the lease simply lasts its seconds
+    worker: UUID = field(default_factory=uuid4)
+    board: Board = field(init=False)
+    _keeper: subprocess.Popen[bytes] | None = None
+    _seen: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        self.board = Board.create(self.concurrency + 1)
+
+    async def begin(self, store: Store) -> None:
+        """Register the identity and put a keeper beside it."""
+        await store.register(
+            self.worker,
+            name=self.name,
+            host=platform.node(),
+            pid=os.getpid(),
+            version=own_version(),
+            queues=self.queues,
+            concurrency=self.concurrency,
+            declared=msgspec.json.encode(self.declared).decode(),
+            lease=self.seconds,
+        )
+        self._start_keeper()
+
+    def renewed_inline(self, sent_at: int) -> None:
+        """The worker itself renewed: it has no keeper."""
+        self.board.renewed(sent_at)
+
+    @property
+    def gone(self) -> bool:
+        """Whether we must stop acting under this identity: told so, or too long without a renewal to be sure."""
+        return self.board.fenced or self.board.renewed_age > self.seconds
+
+    def look_after_keeper(self) -> int | None:
+        """Start the keeper again if it ended on its own; its exit code then, else None."""
+        if self._keeper is None or self._keeper.poll() is None or self.board.fenced:
+            return None
+        code = self._keeper.returncode
+        self._start_keeper()
+        return code
+
+    def news(self) -> tuple[int, int]:
+        """(renewals, failed renewals) since the last call."""
+        now = (self.board.renewals, self.board.failures)
+        seen, self._seen = self._seen, now
+        return now[0] - seen[0], now[1] - seen[1]
+
+    def end(self, *, closed: bool) -> None:
+        """Stop the keeper. *closed*: nothing is in our name any more, so there is nothing to give back."""
+        if closed:
+            self.board.say_closed()
+        if self._keeper is not None:
+            self._keeper.kill()
+            self._keeper.wait()
+        self.board.close()
+
+    def _start_keeper(self) -> None:
+        if not self.kept:
+            return
+        orders = Orders(
+            database=self.database,
+            schema=self.schema,
+            worker=self.worker,
+            name=self.name,
+            parent=os.getpid(),
+            board=self.board.fd,
+            slots=self.board.slots,
+            lease=self.seconds,
+            renew=self.renew,
+            stall=self.stall,
+        )
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-m", "kept.worker.keeper"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[self.board.fd],
+        )
+        assert self._keeper.stdin is not None
+        # The pipe is closed at once: the database's password is in it, and it must not be held open by anybody.
+        self._keeper.stdin.write(msgspec.json.encode(orders))
+        self._keeper.stdin.close()
+
+
+def own_version() -> str:
+    """The version of the installed distribution."""
+    try:
+        return version("kept")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,145 @@
+"""Upkeep purges what is over and nothing that somebody still needs."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from support import Clock
+
+from kept.archive.partitions import Changes
+from kept.archive.runner import Upkeep, upkeep
+
+
+def enqueue(conn: psycopg.Connection, key: str, *, unique_for: str = "24 hours") -> int:
+    query = "select kept.enqueue('send', key => %s, unique_for => %s::interval)"
+    return conn.execute(query, [key, unique_for]).fetchone()[0]
+
+
+def settle_all(conn: psycopg.Connection) -> None:
+    """Jobs leave the live table; what becomes of their records does not matter here."""
+    conn.execute("delete from kept.job")
+
+
+def keys(conn: psycopg.Connection) -> list[str]:
+    return [key for (key,) in conn.execute("select key from kept.unique_key order by key")]
+
+
+def start_worker(conn: psycopg.Connection, state: str) -> UUID:
+    worker = uuid4()
+    conn.execute(
+        """insert into kept.worker (id, name, host, pid, version, concurrency, state, lease_until)
+           values (%s, 'w', 'h', 1, '0', 1, %s, kept.now())""",
+        [worker, state],
+    )
+    return worker
+
+
+def workers(conn: psycopg.Connection) -> set[UUID]:
+    return {id for (id,) in conn.execute("select id from kept.worker")}
+
+
+async def one_pass(database: str, *, batch: int = 1000) -> Upkeep:
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as conn:
+        return await upkeep(conn, batch=batch)
+
+
+async def test_a_pass_over_a_fresh_schema_does_nothing(database):
+    assert await one_pass(database) == Upkeep(partitions=Changes())
+
+
+async def test_a_key_is_purged_when_it_has_expired_and_its_job_is_settled(database, conn, clock: Clock):
+    enqueue(conn, "a")
+    settle_all(conn)
+    assert (await one_pass(database)).keys == 0
+    clock.advance("24h")
+    assert (await one_pass(database)).keys == 1
+    assert keys(conn) == []
+
+
+async def test_a_key_stays_while_its_job_lives_however_long_ago_it_expired(database, conn, clock: Clock):
+    enqueue(conn, "a")
+    clock.advance("30d")
+    assert (await one_pass(database)).keys == 0
+    assert keys(conn) == ["a"]
+
+
+async def test_keys_behind_a_batch_of_live_ones_are_purged_too(database, conn, clock: Clock):
+    for number in range(5):
+        enqueue(conn, f"settled {number}", unique_for="2 hours")
+    settle_all(conn)
+    for number in range(5):
+        enqueue(conn, f"live {number}", unique_for="1 hour")
+    clock.advance("3h")
+    assert (await one_pass(database, batch=2)).keys == 5
+    assert keys(conn) == [f"live {number}" for number in range(5)]
+
+
+async def test_keys_that_expire_at_the_same_instant_are_all_purged(database, conn, clock: Clock):
+    enqueue(conn, "first")
+    settle_all(conn)
+    conn.execute(
+        "insert into kept.unique_key select lane, key || n, job, expires_at from kept.unique_key, generate_series(1, 9) n"
+    )
+    clock.advance("25h")
+    assert (await one_pass(database, batch=3)).keys == 10
+    assert keys(conn) == []
+
+
+async def test_a_key_that_somebody_is_just_taking_over_is_left_alone(database, conn, clock: Clock):
+    enqueue(conn, "a")
+    settle_all(conn)
+    clock.advance("25h")
+    with psycopg.connect(database) as other:
+        taken = enqueue(other, "a")
+        assert (await one_pass(database)).keys == 0
+    assert enqueue(conn, "a") == taken
+
+
+@pytest.mark.parametrize("state", ["closed", "lost"])
+async def test_a_worker_long_gone_is_purged(database, conn, clock: Clock, state):
+    start_worker(conn, state)
+    clock.advance("23h")
+    assert (await one_pass(database)).workers == 0
+    clock.advance("2h")
+    assert (await one_pass(database)).workers == 1
+    assert workers(conn) == set()
+
+
+async def test_a_worker_that_a_job_names_stays_and_a_live_one_too(database, conn, clock: Clock):
+    named, live, gone = start_worker(conn, "lost"), start_worker(conn, "live"), start_worker(conn, "lost")
+    enqueue(conn, "a")
+    conn.execute("update kept.job set worker = %s, claimed_at = kept.now(), attempt = 1", [named])
+    clock.advance("25h")
+    assert (await one_pass(database)).workers == 1
+    assert workers(conn) == {named, live} and gone not in workers(conn)
+
+
+async def test_sleepers_that_never_woke_up_are_purged(database, conn, clock: Clock):
+    conn.execute("insert into kept.sleeper values (1, gen_random_uuid(), kept.now())")
+    clock.advance("90s")
+    conn.execute("insert into kept.sleeper values (2, gen_random_uuid(), kept.now())")
+    assert (await one_pass(database)).sleepers == 1
+    assert conn.execute("select lane from kept.sleeper").fetchall() == [(2,)]
+
+
+async def test_a_pass_looks_after_partitions(database, conn, clock: Clock):
+    clock.advance("10d")
+    done = (await one_pass(database)).partitions
+    assert done.made >= 20
+    assert done.dropped >= 2
+
+
+async def test_a_pass_works_in_a_session_set_up_for_claiming(database, conn, clock: Clock):
+    start_worker(conn, "lost")
+    enqueue(conn, "a")
+    settle_all(conn)
+    clock.advance("10d")
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as worker:
+        await worker.execute(
+            "set enable_seqscan = off; set enable_sort = off; set plan_cache_mode = force_generic_plan"
+        )
+        done = await upkeep(worker)
+        assert (done.keys, done.workers) == (1, 1)
+        assert (await (await worker.execute("show enable_seqscan")).fetchone()) == ("off",)
