@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from support import Clock
 
 from kept.archive import partitions
 from kept.archive.partitions import Changes
 from kept.archive.rules import Retention
 from kept.db import migrate
+from support import Clock
 
 DAY = timedelta(days=1)
 BY_DAY = ("history_done", "job_log")
@@ -32,7 +32,8 @@ def settle(
 ) -> None:
     """Put settled jobs into history, as of now by the database's clock."""
     conn.execute(
-        """insert into kept.history (id, settled_at, created_at, lane, priority, attempt, uncharged, state, payload)
+        """insert into kept.history
+             (id, settled_at, created_at, lane, priority, attempt, uncharged, state, payload)
            select nextval('kept.job_id_seq'), coalesce(%s, kept.now()), kept.now(), 1, 0, 1, 0, %s, '{"n": 7}'
              from generate_series(1, %s)""",
         [at, state, count],
@@ -48,7 +49,8 @@ def log(conn: psycopg.Connection) -> None:
 def in_default(conn: psycopg.Connection) -> int:
     return value(
         conn,
-        """select (select count(*) from kept.history_done_default) + (select count(*) from kept.history_failed_default)
+        """select (select count(*) from kept.history_done_default)
+                + (select count(*) from kept.history_failed_default)
                 + (select count(*) from kept.job_log_default)""",
     )
 

@@ -6,10 +6,10 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from support import Clock
 
 from kept.archive.partitions import Changes
 from kept.archive.runner import Upkeep, upkeep
+from support import Clock
 
 
 def enqueue(conn: psycopg.Connection, key: str, *, unique_for: str = "24 hours") -> int:
@@ -80,7 +80,8 @@ async def test_keys_that_expire_at_the_same_instant_are_all_purged(database, con
     enqueue(conn, "first")
     settle_all(conn)
     conn.execute(
-        "insert into kept.unique_key select lane, key || n, job, expires_at from kept.unique_key, generate_series(1, 9) n"
+        """insert into kept.unique_key
+           select lane, key || n, job, expires_at from kept.unique_key, generate_series(1, 9) n"""
     )
     clock.advance("25h")
     assert (await one_pass(database, batch=3)).keys == 10

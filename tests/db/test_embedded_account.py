@@ -22,7 +22,6 @@ from kept.errors import Misconfigured
 
 OPTIONS = {"fsync": "off"}
 NOBODY = pwd.getpwnam("nobody")
-DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 IS_ROOT = os.geteuid() == 0
 
 TRY = """
@@ -96,7 +95,7 @@ class PlainUser:
         packages = ":".join(str(Path(str(module.__file__)).parents[1]) for module in (kept, psycopg))
         return subprocess.run(
             [python, "-c", code, *arguments],
-            env={"PATH": os.environ["PATH"], "HOME": str(self.home), "PYTHONPATH": packages},
+            env={**os.environ, "HOME": str(self.home), "PYTHONPATH": packages},
             cwd=self.home,
             capture_output=True,
             text=True,

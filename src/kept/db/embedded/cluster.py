@@ -54,9 +54,10 @@ class Cluster:
     def ensure(self) -> None:
         """Make the server run: create its data directory, start it, heal it after a crash, or find it."""
         self._check_version()
+        # Before anything is believed that comes through it: somebody else's server could answer there.
+        make_private(self._sockets, self._account)
         if self.alive():
             return
-        make_private(self._sockets, self._account)
         if not self.data.exists():
             self._create()
         elif self.data.stat().st_uid != self._account.uid:

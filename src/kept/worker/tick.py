@@ -1,0 +1,107 @@
+"""One pass over the runners, in order, each within its budget. The only place where background work starts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import psycopg
+
+from kept.errors import Misconfigured, Unavailable
+from kept.jobs.text import message_of
+from kept.signals import RunnerFailed, Signals, TickDone
+
+Unreachable = (psycopg.OperationalError, psycopg.InterfaceError, Unavailable, OSError)
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a runner may still use: items (None: no limit) and time."""
+
+    items: int | None
+    deadline: float  # monotonic
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.deadline - monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one runner did."""
+
+    runner: str
+    items: int
+    seconds: float
+    error: str | None = None
+
+
+Runner = Callable[[Budget], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Budgets of a pass, in seconds and items."""
+
+    overall: float = 480.0
+    runner: float = 60.0
+    items: int | None = None
+
+
+class Tick:
+    """Runs the configured runners once per call; one call at a time."""
+
+    def __init__(
+        self, runners: Mapping[str, Runner], signals: Signals, limits: Limits, order: Sequence[str] | None = None
+    ) -> None:
+        self._runners = choose(runners, order)
+        self._signals = signals
+        self._limits = limits
+        self._lock = asyncio.Lock()
+
+    async def __call__(self) -> list[Report]:
+        """One pass. A runner that fails is reported and does not stop the others; a lost connection ends the pass."""
+        async with self._lock:
+            started = monotonic()
+            reports = []
+            for name, runner in self._runners.items():
+                budget = self._budget(started)
+                if budget.seconds <= 0:
+                    break
+                reports.append(await self._run(name, runner, budget))
+            items = sum(report.items for report in reports)
+            if items:
+                self._signals.report(TickDone(duration=monotonic() - started, items=items))
+            return reports
+
+    def _budget(self, started: float) -> Budget:
+        now = monotonic()
+        return Budget(self._limits.items, min(now + self._limits.runner, started + self._limits.overall))
+
+    async def _run(self, name: str, runner: Runner, budget: Budget) -> Report:
+        started = monotonic()
+        try:
+            async with asyncio.timeout(budget.seconds):
+                items = await runner(budget)
+        except TimeoutError:
+            # Cut off in the middle of a statement: whether it took effect is unknown, as after a lost connection.
+            raise Unavailable(f"the runner {name} overran its budget") from None
+        except Unreachable:
+            raise
+        except Exception as error:  # noqa: BLE001  # a runner may fail in any way; the others go on
+            told = f"{type(error).__name__}: {message_of(error)}"
+            self._signals.report(RunnerFailed(runner=name, error=told))
+            return Report(name, 0, monotonic() - started, told)
+        return Report(name, items, monotonic() - started)
+
+
+def choose(runners: Mapping[str, Runner], order: Sequence[str] | None) -> dict[str, Runner]:
+    """The runners to run, in the order asked for."""
+    if order is None:
+        return dict(runners)
+    unknown = [name for name in order if name not in runners]
+    if unknown:
+        raise Misconfigured(f"no runner is called {unknown[0]!r}; there are: {', '.join(runners)}")
+    return {name: runners[name] for name in order}
