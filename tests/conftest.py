@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -20,6 +23,9 @@ from support import Clock
 
 # Durability is the server's business, not what these tests are about.
 OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
+
+MEMORY = Path("/dev/shm")
+ROOM = 4 * 1024**3
 
 # STABLE, as in production; the shift is a row, so that it holds for every session.
 TEST_CLOCK = """
@@ -48,8 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    embedded = Embedded(tmp_path_factory.mktemp("pg"), options=OPTIONS)
-    with embedded:
+    with _folder(tmp_path_factory) as folder, Embedded(folder, options=OPTIONS) as embedded:
         yield embedded.url()
 
 
@@ -78,6 +83,13 @@ def empty_database(server: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def other_database(server: str) -> Iterator[str]:
+    """A second empty one, to compare with."""
+    with _fresh(server) as name:
+        yield at(server, name)
+
+
+@pytest.fixture
 def conn(database: str) -> Iterator[psycopg.Connection]:
     """A sync connection to :func:`database`, in autocommit mode."""
     with psycopg.connect(database, autocommit=True) as conn:
@@ -91,10 +103,31 @@ def clock(database: str) -> Iterator[Clock]:
         yield Clock(conn)
 
 
+@pytest.fixture
+def role(server: str) -> Iterator[str]:
+    """The name of a role that may do nothing. Ask for it before a database: what it owns must go first."""
+    name = f"test_{uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as conn:
+        conn.execute(SQL("create role {}").format(Identifier(name)))
+    yield name
+    with psycopg.connect(server, autocommit=True) as conn:
+        conn.execute(SQL("drop role {}").format(Identifier(name)))
+
+
 def at(server: str, name: str) -> str:
     """The URL of the database *name* on *server*."""
     parts = urlsplit(server)
     return urlunsplit(parts._replace(path=f"/{name}"))
+
+
+@contextmanager
+def _folder(fallback: pytest.TempPathFactory) -> Iterator[Path]:
+    """In memory where there is room: a database is 600 files, and making them is what tests wait for."""
+    if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
+        yield fallback.mktemp("pg")
+        return
+    with TemporaryDirectory(prefix="kept-tests-", dir=MEMORY) as folder:
+        yield Path(folder)
 
 
 @contextmanager

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from kept.archive.rules import AHEAD, Parent, Partition, Retention, Stray, parents, to_drop, to_make
 
 NOW = datetime(2026, 12, 31, 23, 30, tzinfo=UTC)
-moments = st.integers(0, 36_000 * 24 * 60).map(
-    lambda minutes: datetime(2001, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes)
-)
+EPOCH = datetime(2001, 1, 1, tzinfo=UTC)
+moments = st.timedeltas(timedelta(), timedelta(days=36_000)).map(lambda passed: EPOCH + passed)
 stray_days = st.lists(
     moments.map(lambda at: at.replace(hour=0, minute=0, second=0, microsecond=0)), max_size=5
 )

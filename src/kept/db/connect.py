@@ -60,6 +60,14 @@ async def connect(database: str, *, name: str = "kept") -> psycopg.AsyncConnecti
         raise unavailable(error) from None
 
 
+def connect_sync(database: str, *, name: str = "kept") -> psycopg.Connection[TupleRow]:
+    """:func:`connect` for sync code."""
+    try:
+        return psycopg.Connection.connect(conninfo(database, name=name), autocommit=True)
+    except psycopg.OperationalError as error:
+        raise unavailable(error) from None
+
+
 class Link:
     """A worker's own connection: the settings its plans need, on a server's session or through a pooler.
 

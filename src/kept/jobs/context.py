@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from kept.db.queries import Queries
-from kept.db.tx import arun, async_tx, run, sync_tx
+from kept.db.tx import Steps, arun, async_tx, run, sync_tx
 from kept.errors import LeaseLost, Refused
 from kept.jobs import door
 from kept.jobs.handle import Job
@@ -92,7 +92,7 @@ class Context:
             self._check(await arun(async_tx(tx), steps))
         self._completed = True
 
-    def _complete(self, result: str | None) -> door.Steps[bool] | None:
+    def _complete(self, result: str | None) -> Steps[bool] | None:
         if self._completed:
             raise Refused("complete: this attempt has completed its job already")
         if self._sql is None:  # called directly, for a test: there is no job to settle

@@ -156,3 +156,12 @@ def complete(sql: Queries, *, id: int, attempt: int, worker: UUID, result: str |
     """Settle one job as done, fenced, in whatever transaction this runs; False if the lease is gone."""
     rows = yield sql["complete"], {"id": id, "attempt": attempt, "worker": worker, "result": result}
     return bool(rows)
+
+
+def cancel(sql: Queries, id: int) -> Steps[str | None]:
+    """Settle a pending job as cancelled. The state it was found in; None if there is no such job."""
+    rows = yield sql["cancel"], {"ids": array([id])}
+    if rows:
+        return "pending"
+    found = yield from find(sql, [id])
+    return found[-1].state if found else None

@@ -399,3 +399,24 @@ select * from kept.jobs where id = any(%(ids)s::bigint[]) order by id
 select state, code, reason, message, result::text as result
   from kept.history where id = %(id)s
  order by settled_at desc limit 1
+
+
+-- name: cancel
+-- Pending jobs only; those that a claim holds this very moment are skipped, never waited for.
+with settled as (
+  delete from kept.job
+   where id = any(array(
+     select id from kept.job
+      where id = any(%(ids)s::bigint[]) and worker is null
+        for update skip locked))
+  returning *
+), logged as (
+  insert into kept.job_log (job, at, attempt, event)
+  select id, kept.now(), attempt, 'cancelled' from settled
+)
+insert into kept.history (id, settled_at, created_at, retry_of, lane, priority, attempt, uncharged, state, reason,
+                          key, headers, payload)
+select id, kept.now(), created_at, retry_of, lane, priority, attempt, uncharged, 'cancelled', 'cancelled',
+       key, headers, payload
+  from settled
+returning id

@@ -80,7 +80,7 @@ class Alone:
             ours, theirs = socket.socketpair()
             with theirs:
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "kept.worker.alone", str(theirs.fileno()),
+                    sys.executable, "-c", "from kept.worker.alone import main; main()", str(theirs.fileno()),
                     pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL,
                 )  # fmt: skip
             self._streams = await asyncio.open_connection(sock=ours, limit=_LINE)
@@ -154,6 +154,3 @@ def main() -> None:
     asyncio.run(_serve(sock))
     os._exit(0)
 
-
-if __name__ == "__main__":
-    main()

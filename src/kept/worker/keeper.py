@@ -140,6 +140,3 @@ def main() -> None:
     sys.stdin.close()
     asyncio.run(Keeper(orders).run())
 
-
-if __name__ == "__main__":
-    main()

@@ -103,7 +103,7 @@ class Lease:
             stall=self.stall,
         )
         self._keeper = subprocess.Popen(
-            [sys.executable, "-m", "kept.worker.keeper"],
+            [sys.executable, "-c", "from kept.worker.keeper import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[self.board.fd],

@@ -1,0 +1,195 @@
+"""Declared tasks as callers see them: enqueue with checked arguments, bind for bulk, call to run right here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from uuid import UUID
+
+from kept.durations import Duration, duration
+from kept.errors import Refused
+from kept.jobs.context import Context
+from kept.jobs.declaration import Declaration
+from kept.jobs.door import Request
+from kept.jobs.handle import Job
+from kept.jobs.model import Claimed
+from kept.jobs.payload import check_key, check_name, encode_headers
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+MOST_QUEUE = 100
+MOST_TASK = 200
+MOST_PRIORITY = 1000
+
+
+class Enqueues(Protocol):
+    """Who writes the jobs: the App."""
+
+    @property
+    def payload_limit(self) -> int: ...
+
+    def enqueue_request(self, request: Request, tx: object | None) -> Job[Any]: ...
+    async def aenqueue_request(self, request: Request, tx: object | None) -> Job[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``using`` was given, checked."""
+
+    tx: object | None = None
+    delay: float = 0.0
+    due_at: datetime | None = None
+    priority: int | None = None
+    key: str | None = None
+    unique_for: float | None = None
+    queue: str | None = None
+    headers: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R_co]):
+    """A task with its arguments and options, checked: for ``enqueue_many``."""
+
+    request: Request
+    tx: object | None = None
+
+
+class Enqueuer(Generic[P, R]):
+    """A task and how its next job is to be written."""
+
+    def __init__(self, app: Enqueues, declaration: Declaration, options: Options | None = None) -> None:
+        self._app = app
+        self._declaration = declaration
+        self._options = options or Options()
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self._declaration.name
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Write a job; with ``using(tx=…)`` it exists if and only if that transaction commits."""
+        return self._app.enqueue_request(self._request(args, kwargs), self._options.tx)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """:meth:`enqueue` for async code."""
+        return await self._app.aenqueue_request(self._request(args, kwargs), self._options.tx)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """The call without making it."""
+        return Call(self._request(args, kwargs), self._options.tx)
+
+    def using(
+        self,
+        *,
+        tx: object | None = None,
+        delay: Duration | None = None,
+        due_at: datetime | None = None,
+        priority: int | None = None,
+        key: str | None = None,
+        unique_for: Duration | None = None,
+        queue: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Enqueuer[P, R]:
+        """The same task with options for its next job; what is left out stays as it was."""
+        if delay is not None and due_at is not None:
+            raise Refused("delay and due_at exclude each other", field="delay")
+        given = {
+            "tx": tx,
+            "delay": None if delay is None else duration(delay, field="delay").total_seconds(),
+            "due_at": None if due_at is None else _check_due(due_at),
+            "priority": None if priority is None else check_priority(priority),
+            "key": None if key is None else check_key(key),
+            "unique_for": None if unique_for is None else duration(unique_for, field="unique_for").total_seconds(),
+            "queue": None if queue is None else check_name(queue, what="queue", most=MOST_QUEUE),
+            "headers": encode_headers(headers),
+        }
+        changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return Enqueuer(self._app, self._declaration, replace(self._options, **changed))
+
+    def _request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request:
+        options = self._options
+        declaration = self._declaration
+        return Request(
+            queue=options.queue or declaration.queue,
+            task=declaration.name,
+            payload=declaration.signature.encode(args, kwargs, limit=self._app.payload_limit),
+            priority=options.priority,
+            due_at=options.due_at,
+            delay=options.delay,
+            key=options.key,
+            unique_for=86_400.0 if options.unique_for is None else options.unique_for,
+            headers=options.headers,
+        )
+
+    def _call_here(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        declaration = self._declaration
+        context = (_local_context(declaration),) if declaration.takes_context else ()
+        return declaration.handler(*context, *args, **kwargs)
+
+
+class AsyncTask(Enqueuer[P, R]):
+    """A task whose handler is a coroutine function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Run the handler right here; a Context is supplied."""
+        return cast(Coroutine[Any, Any, R], self._call_here(args, kwargs))
+
+
+class SyncTask(Enqueuer[P, R]):
+    """A task whose handler is a plain function; workers run it in a thread."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the handler right here; a Context is supplied."""
+        return cast(R, self._call_here(args, kwargs))
+
+
+class TaskDecorator(Protocol):
+    """What ``@app.task(…)`` does to a function. A Context, if wanted, is the first parameter."""
+
+    @overload
+    def __call__(self, f: Callable[Concatenate[Context, P], Awaitable[R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, f: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, f: Callable[Concatenate[Context, P], R], /) -> SyncTask[P, R]: ...
+    @overload
+    def __call__(self, f: Callable[P, R], /) -> SyncTask[P, R]: ...
+
+
+def is_async(handler: Callable[..., object]) -> bool:
+    """Whether calling *handler* gives something to await."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+
+
+def check_priority(priority: object) -> int:
+    """A priority: higher is sooner."""
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise TypeError(f"priority: expected a whole number, got {type(priority).__name__}")
+    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise Refused(
+            f"priority: {priority} is not between -{MOST_PRIORITY} and {MOST_PRIORITY}", field="priority"
+        )
+    return priority
+
+
+def _check_due(due_at: object) -> datetime:
+    if not isinstance(due_at, datetime):
+        raise TypeError(f"due_at: expected a datetime, got {type(due_at).__name__}")
+    if due_at.tzinfo is None or due_at.utcoffset() is None:
+        raise Refused("due_at: has no time zone; say which one, for example datetime.now(UTC)", field="due_at")
+    return due_at
+
+
+def _local_context(declaration: Declaration) -> Context:
+    """A Context for a handler that is called directly: nothing behind it is stored."""
+    now = datetime.now(UTC)
+    claimed = Claimed(0, 0, 0, 1, 0, False, now, now, now, None, None, None, "{}", UUID(int=0))
+    return Context(claimed, declaration.lane(), timeout=declaration.timeout, sql=None, limit=2**30)
+
+

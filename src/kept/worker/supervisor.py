@@ -1,0 +1,74 @@
+"""``--processes N``: keeps N workers alive, passes signals on, and ends when they have ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from types import FrameType
+
+INDEX = "KEPT_PROCESS_INDEX"  # set for children: which one they are
+QUICK = 5.0  # seconds: a child that ends sooner is started again more slowly each time
+SLOWEST = 30.0
+LOOK = 0.1
+
+
+@dataclass(slots=True)
+class Child:
+    """One worker process and when it may be started again."""
+
+    index: int
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    failures: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Runs this very command N times."""
+
+    processes: int
+    grace: float
+    command: list[str] = field(default_factory=lambda: [sys.executable, *sys.argv])
+    _signals: int = 0
+
+    def run(self) -> int:
+        """Until told to stop; 0 if every child ended in order."""
+        children = [Child(index) for index in range(self.processes)]
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, self._on_signal)
+        passed_on = 0
+        while not self._signals or any(child.process for child in children):
+            if self._signals > passed_on:
+                passed_on = self._signals
+                self._pass_on(children)
+            for child in children:
+                self._look_after(child)
+            time.sleep(LOOK)
+        return 0
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+
+    def _pass_on(self, children: list[Child]) -> None:
+        for child in children:
+            if child.process is not None:
+                child.process.send_signal(signal.SIGTERM)
+
+    def _look_after(self, child: Child) -> None:
+        now = time.monotonic()
+        if child.process is not None and child.process.poll() is not None:
+            quick = now - child.started < QUICK
+            child.failures = child.failures + 1 if quick else 0
+            child.not_before = now + min(SLOWEST, 0.1 * 2**child.failures if child.failures else 0.0)
+            child.process = None
+        if child.process is None and not self._signals and now >= child.not_before:
+            # A group of its own: Ctrl-C reaches the children once, through us.
+            child.process = subprocess.Popen(
+                self.command, env={**os.environ, INDEX: str(child.index)}, process_group=0
+            )
+            child.started = now
