@@ -140,3 +140,13 @@ def _fresh(server: str, template: str = "template0") -> Iterator[str]:
     finally:
         with psycopg.connect(server, autocommit=True) as conn:
             conn.execute(SQL("drop database {} with (force)").format(Identifier(name)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Where everything is installed (KEPT_TEST_NO_SKIPS), a skip is a failure: it would hide a missing step."""
+    report = yield
+    if report.skipped and os.environ.get("KEPT_TEST_NO_SKIPS"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but nothing may be skipped here: {report.longrepr}"
+    return report

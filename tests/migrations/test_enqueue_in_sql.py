@@ -56,7 +56,8 @@ def test_a_task_goes_to_the_queue_it_was_declared_with(conn):
 
 def test_a_lane_made_for_another_queue_takes_over_the_task_s_numbers(conn):
     conn.execute(
-        "insert into kept.lane (queue, task, home, priority, max_attempts) values ('mail', 'send', true, 5, 9)"
+        """insert into kept.lane (queue, task, home, priority, max_attempts)
+           values ('mail', 'send', true, 5, 9)"""
     )
     id = enqueue(conn, queue="bulk")
     row = conn.execute("select queue, priority, max_attempts from kept.jobs where id = %s", [id]).fetchone()
@@ -299,9 +300,12 @@ def test_a_producer_can_enqueue(producer, conn):
 
 def test_a_producer_can_touch_no_table_view_or_sequence(producer, conn):
     rows = conn.execute(
-        """select relname from pg_class where relnamespace = 'kept'::regnamespace and relkind in ('r', 'p', 'v', 'S')
-              and case when relkind = 'S' then has_sequence_privilege('kept_producer', oid, 'usage, select, update')
-                       else has_table_privilege('kept_producer', oid, 'select, insert, update, delete, truncate') end"""
+        """select relname from pg_class
+            where relnamespace = 'kept'::regnamespace and relkind in ('r', 'p', 'v', 'S')
+              and case when relkind = 'S'
+                       then has_sequence_privilege('kept_producer', oid, 'usage, select, update')
+                       else has_table_privilege('kept_producer', oid,
+                                                'select, insert, update, delete, truncate') end"""
     ).fetchall()
     assert rows == []
     with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -50,7 +50,7 @@ _RECORD = "insert into kept.migration (version, name, kind, checksum) values ({}
 _PREPARE = """\
 set local statement_timeout = 0;
 set local lock_timeout = '60s';
-select pg_advisory_xact_lock(hashtextextended('kept.migration', 0));
+do $$ begin perform pg_advisory_xact_lock(hashtextextended('kept.migration', 0)); end $$;
 set local lock_timeout = '5s';
 do $$ begin
   if not exists (select from pg_namespace where nspname = 'SCHEMA') then

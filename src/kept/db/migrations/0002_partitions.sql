@@ -82,9 +82,12 @@ revoke all on function kept.drop_partition(text) from public;
 
 -- The first 30 days, in UTC, so that nothing has to be moved later. Failures by the month: few partitions to look
 -- into for one job, and there are never many failures in a month.
-select kept.make_partition(parent, day at time zone 'UTC', (day + span) at time zone 'UTC', keep)
-  from (values ('history_done', 'day', interval '1 day', interval '7 days'),
-               ('history_failed', 'month', interval '1 month', interval '90 days'),
-               ('job_log', 'day', interval '1 day', interval '30 days')) as of(parent, unit, span, keep),
-       lateral generate_series(date_trunc(unit, kept.now() at time zone 'UTC'),
-                               (kept.now() + interval '30 days') at time zone 'UTC', span) as day;
+do $$
+begin
+  perform kept.make_partition(parent, day at time zone 'UTC', (day + span) at time zone 'UTC', keep)
+    from (values ('history_done', 'day', interval '1 day', interval '7 days'),
+                 ('history_failed', 'month', interval '1 month', interval '90 days'),
+                 ('job_log', 'day', interval '1 day', interval '30 days')) as of(parent, unit, span, keep),
+         lateral generate_series(date_trunc(unit, kept.now() at time zone 'UTC'),
+                                 kept.now() at time zone 'UTC' + interval '30 days', span) as day;
+end $$;

@@ -1,0 +1,66 @@
+# Two commands matter: `make demo` and `make test`. `make help` lists the rest.
+PY ?= python3
+BIN := .venv/bin
+PG15 ?= /usr/lib/postgresql/15/bin
+
+.PHONY: help demo test check check-rest venv lint types imports test-debian test-slow test-15 lock clean
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
+
+demo: .venv/.demo ## a fleet of workers, killed every few seconds, losing nothing (Ctrl-C ends it)
+	@$(BIN)/python -m kept.demo
+
+test: .venv/.dev ## the test suite on the embedded PostgreSQL; needs neither apt nor root
+	@$(BIN)/python -m pytest -n 2 -m "not slow and not debian" -q
+	@$(BIN)/python tests/left_out.py
+
+check: test check-rest ## everything CI runs
+
+check-rest: .venv/.dev lint types imports test-debian test-slow test-15 ## … without what `make test` runs
+
+lint: .venv/.dev ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.dev ## mypy --strict
+	$(BIN)/mypy
+
+imports: .venv/.dev ## import-linter
+	$(BIN)/lint-imports
+
+test-debian: .venv/.dev ## tests that need Debian packages (pgbouncer, libfaketime)
+	$(BIN)/python -m pytest -q -m "debian and not slow"
+
+test-slow: .venv/.dev ## tests that take minutes
+	$(BIN)/python -m pytest -q -m slow
+
+test-15: .venv/.dev ## the suite on PostgreSQL 15
+	KEPT_PG_BIN=$(PG15) $(BIN)/python -m pytest -n 2 -q -m "not slow and not debian"
+
+venv: .venv/.dev ## prepare .venv and do nothing else
+
+lock: .venv/.dev ## write the lock files anew
+	$(BIN)/uv pip compile -q --universal --generate-hashes --extra embedded --no-header --no-annotate pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --universal --generate-hashes --all-extras --no-header --no-annotate pyproject.toml -o requirements-dev.lock
+
+.venv/.python:
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Kept needs Python 3.11 or newer as $(PY); name another one with: make PY=python3.12 …"; exit 1; }
+	@$(PY) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "Python's venv is missing; on Debian or Ubuntu: apt install python3-venv"; exit 1; }
+	$(PY) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check uv
+	@touch $@
+
+.venv/.demo: .venv/.python requirements.lock pyproject.toml
+	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+.venv/.dev: .venv/.demo requirements-dev.lock
+	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements-dev.lock
+	@touch $@
+
+clean: ## remove .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

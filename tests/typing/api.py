@@ -1,0 +1,60 @@
+"""What a type checker must accept and refuse; `make types` reads this file, nothing runs it.
+
+A line that must be refused carries a ``type: ignore`` with the error's code: mypy complains if there is no error.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+import psycopg
+
+from kept import App, Call, Context, Defer, Failure, Job, Retry
+
+app = App("postgresql://localhost/app")
+
+
+@app.task(queue="mail", retry=Retry(max_attempts=5), timeout="30s")
+async def send_welcome(ctx: Context, user_id: int, *, locale: str = "en") -> str:
+    if user_id < 0:
+        raise Failure("no such user", code="no_user", retryable=False)
+    raise Defer("30s")
+
+
+@app.task()
+def resize(path: str, width: int) -> int:
+    return width
+
+
+@app.task()
+async def tidy() -> None: ...
+
+
+def sync_calls(conn: psycopg.Connection[Any]) -> None:
+    assert_type(send_welcome.enqueue(7, locale="de"), Job[str])
+    assert_type(send_welcome.using(tx=conn, key="welcome:7").enqueue(7), Job[str])
+    assert_type(resize.enqueue("a.png", 200), Job[int])
+    assert_type(resize("a.png", 200), int)
+    assert_type(resize.enqueue("a.png", 200).result(), int)
+    assert_type(resize.bind("a.png", 200), Call[int])
+    assert_type(app.enqueue_many([resize.bind("a.png", 1), resize.bind("b.png", 2)]), list[Job[int]])
+
+    send_welcome.enqueue("seven")  # type: ignore[arg-type]
+    send_welcome.enqueue()  # type: ignore[call-arg]
+    send_welcome.enqueue(7, lang="de")  # type: ignore[call-arg]
+    resize.enqueue("a.png", width="wide")  # type: ignore[arg-type]
+    send_welcome.using(delay=30)  # type: ignore[arg-type]
+    send_welcome.using(later=True)  # type: ignore[call-arg]
+    app.task(timeout=30)  # type: ignore[arg-type]
+
+
+async def async_calls(conn: psycopg.AsyncConnection[Any]) -> None:
+    assert_type(await send_welcome.using(tx=conn).aenqueue(7), Job[str])
+    assert_type(await send_welcome(7), str)
+    assert_type(await (await send_welcome.aenqueue(7)).aresult("5s"), str)
+    assert_type(await tidy.aenqueue(), Job[None])
+    async with app.worker(queues=["mail"], concurrency=4) as worker:
+        await worker.stop("5s")
+    assert_type(await app.drain(), list[Job[Any]])
+
+    await send_welcome.aenqueue(locale=3)  # type: ignore[call-arg, arg-type]
