@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 from kept.config import Settings
@@ -394,7 +395,9 @@ class App:
 
         stop = self.signals.subscribe(note)
         try:
-            await tick_once(self.plan(kept=False, once=True, tick_items=2**31 - 1), self.signals)
+            hour = timedelta(hours=1)
+            limits = {"tick_items": 2**31 - 1, "lease": hour, "tick_overall": hour, "tick_runner": hour}
+            await tick_once(self.plan(kept=False, once=True, **limits), self.signals)
         finally:
             stop()
         records = await self._arun(door.find(self.sql, settled), None)

@@ -6,7 +6,8 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any
 
 from kept.durations import duration
@@ -16,7 +17,7 @@ from kept.jobs.declaration import Declaration
 from kept.jobs.model import Claimed, Completed, Deferred, Lane, LostLease, Outcome, Raised, Returned, Skipped
 from kept.jobs.payload import encode_result
 from kept.jobs.retry import type_name
-from kept.jobs.text import MOST_MESSAGE, clean, code_of, detail_of, message_of
+from kept.jobs.text import attribute_of, code_of, detail_of, message_of
 
 
 class Attempt:
@@ -46,32 +47,42 @@ class Attempt:
             return self.verdict
         self._task = asyncio.current_task()
         try:
-            arguments = self.declaration.signature.decode(self.job.payload)
-        except Refused as error:
-            return Raised("invalid_arguments", message_of(error), retryable=False)
-        try:
-            returned = await self._call(arguments, threads)
-        except asyncio.CancelledError as error:
-            return self._cancelled(error)
-        except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
-            return self.verdict or outcome_of(error)
+            return self._judged(await self._outcome(threads, result_limit))
         finally:
             self._task = None
-        return self.verdict or self._returned(returned, result_limit)
 
-    async def run_elsewhere(self, elsewhere: Coroutine[Any, Any, Outcome], *, stop: Callable[[], None]) -> Outcome:
+    async def run_elsewhere(
+        self, elsewhere: Coroutine[Any, Any, Outcome], *, stop: Callable[[], None]
+    ) -> Outcome:
         """Let *elsewhere* run the handler; an interruption ends it with *stop*."""
         if self.verdict is not None:
             elsewhere.close()
             return self.verdict
         self._task = asyncio.current_task()
         try:
-            return await elsewhere
+            return self._judged(await elsewhere)
         except asyncio.CancelledError as error:
             stop()
-            return self._cancelled(error)
+            return self._judged(_cancelled(error))
+        except Exception as error:  # noqa: BLE001  # whatever went wrong there, the job must be settled
+            stop()
+            return self._judged(Raised("not_run", message_of(error), detail=detail_of(error)))
         finally:
             self._task = None
+
+    async def _outcome(self, threads: Executor, result_limit: int) -> Outcome:
+        began = monotonic()
+        try:
+            arguments = self.declaration.signature.decode(self.job.payload)
+        except Refused as error:
+            return Raised("invalid_arguments", message_of(error), retryable=False)
+        try:
+            return self._returned(await self._call(arguments, threads), result_limit)
+        except asyncio.CancelledError as error:
+            return _cancelled(error)
+        except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
+            # The database's clock, as far as we can tell it: the one that will compare it with due_at.
+            return outcome_of(error, now=self.job.claimed_at + timedelta(seconds=monotonic() - began))
 
     async def _call(self, arguments: dict[str, Any], threads: Executor) -> object:
         args = (self.context,) if self.declaration.takes_context else ()
@@ -94,22 +105,22 @@ class Attempt:
         except Refused as error:
             return Raised("unserialisable_result", message_of(error))
 
-    def _cancelled(self, error: asyncio.CancelledError) -> Outcome:
+    def _judged(self, outcome: Outcome) -> Outcome:
+        """Our verdict, if there is one: the cancellations that brought it about end here, even if swallowed."""
         if self.verdict is None:
-            return Raised("cancelled", "the handler was cancelled from inside", detail=detail_of(error))
-        task = asyncio.current_task()
-        while task is not None and task.cancelling():
-            task.uncancel()
+            return outcome
+        while self._task is not None and self._task.cancelling():
+            self._task.uncancel()
         return self.verdict
 
 
-def outcome_of(error: BaseException) -> Outcome:
-    """What an exception that left a handler means."""
+def outcome_of(error: BaseException, *, now: datetime) -> Outcome:
+    """What an exception that left a handler at *now* means."""
     match error:
         case Defer():
-            return _deferred(error)
+            return _deferred(error, now)
         case Skip():
-            return Skipped(clean(str(error.reason), MOST_MESSAGE))
+            return Skipped(message_of(attribute_of(error, "reason") or ""))
         case LeaseLost():
             return LostLease()
         case _:
@@ -118,30 +129,38 @@ def outcome_of(error: BaseException) -> Outcome:
 
 def timed_out(seconds: float) -> Raised:
     """The verdict on a handler that ran out of time."""
-    return Raised("timeout", f"the attempt took longer than {seconds:g} s", types=("builtins.TimeoutError",))
+    return Raised("timeout", f"the attempt took longer than {seconds:g} s", types=_types(TimeoutError))
 
 
-def _deferred(error: Defer) -> Outcome:
+def _cancelled(error: asyncio.CancelledError) -> Raised:
+    return Raised("cancelled", "the handler was cancelled from inside", detail=detail_of(error))
+
+
+def _deferred(error: Defer, now: datetime) -> Outcome:
+    until = attribute_of(error, "delay")
     try:
-        if isinstance(error.delay, datetime):
-            if error.delay.tzinfo is None:
+        if isinstance(until, datetime):
+            if until.utcoffset() is None:
                 raise Refused("Defer: the time has no time zone")
-            delay = (error.delay - datetime.now(UTC)).total_seconds()
+            delay = (until - now).total_seconds()
         else:
-            delay = duration(error.delay, field="Defer").total_seconds()
+            delay = duration(until, field="Defer").total_seconds()
     except (Refused, TypeError) as bad:
         return Raised("invalid_defer", message_of(bad), detail=detail_of(error))
     # Not sooner than a tenth of a second: a handler that always defers must not spin.
-    return Deferred(max(delay, 0.1), clean(str(error.reason), MOST_MESSAGE))
+    return Deferred(max(delay, 0.1), message_of(attribute_of(error, "reason") or ""))
+
+
+def _types(kind: type[BaseException]) -> tuple[str, ...]:
+    return tuple(type_name(each) for each in kind.__mro__[:-1])
 
 
 def _raised(error: BaseException) -> Raised:
-    retryable = getattr(error, "retryable", None)
-    types = tuple(type_name(kind) for kind in type(error).__mro__[:-2] or (type(error),))
+    retryable = attribute_of(error, "retryable")
     return Raised(
         code=code_of(error),
         message=message_of(error),
-        types=types,
+        types=_types(type(error)),
         detail=detail_of(error),
         retryable=retryable if isinstance(retryable, bool) else None,
         after=_after(error),
@@ -149,7 +168,7 @@ def _raised(error: BaseException) -> Raised:
 
 
 def _after(error: BaseException) -> float | None:
-    after = getattr(error, "after", None)
+    after = attribute_of(error, "after")
     if after is None:
         return None
     try:
@@ -159,7 +178,7 @@ def _after(error: BaseException) -> float | None:
 
 
 def _contained(handler: Callable[..., object], args: tuple[Any, ...], arguments: dict[str, Any]) -> object:
-    """Call a plain function in a thread. StopIteration cannot cross a future, so it travels as a RuntimeError."""
+    """Call a plain function in a thread. StopIteration cannot cross a future: it travels as a RuntimeError."""
     try:
         return handler(*args, **arguments)
     except StopIteration as error:

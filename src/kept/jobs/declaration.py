@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, get_type_hints
 
 from kept.errors import Refused
@@ -14,6 +15,7 @@ from kept.jobs.model import Lane
 from kept.jobs.payload import Signature
 from kept.jobs.retry import Retry
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the repr of a default: another in every process
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
@@ -44,8 +46,9 @@ class Declaration:
 
     def digest(self) -> str:
         """Differs when two workers would treat the same job differently."""
-        facts = (self.queue, self.retry, self.timeout, self.priority, str(inspect.signature(self.handler)))
-        return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+        retry = [sorted(v) if isinstance(v, frozenset) else v for v in astuple(self.retry)]
+        facts = (self.queue, retry, self.timeout, self.priority, str(inspect.signature(self.handler)))
+        return hashlib.sha256(_ADDRESS.sub("", repr(facts)).encode()).hexdigest()[:12]
 
 
 def wants_context(handler: Callable[..., object], task: str) -> bool:

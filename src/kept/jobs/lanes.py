@@ -116,6 +116,12 @@ class LaneBook:
             self._floors[entry] = min(id, self._floors.get(entry, id))
             self._misses[entry] = 0
 
+    def hinted(self, entry: tuple[int, int], *, deep: bool) -> None:
+        """Somebody says there is work here; *deep*: look for it below the floor too."""
+        if entry[0] in self._lanes:
+            self._floors[entry] = 0 if deep else self._floors.get(entry, 0)
+            self._misses[entry] = 0
+
     def _is_hot(self, entry: tuple[int, int]) -> bool:
         return self._misses.get(entry, COLD_AFTER) < COLD_AFTER
 

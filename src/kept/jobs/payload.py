@@ -1,4 +1,4 @@
-"""A task's arguments and results as JSON: checked against the signature at the door and again at the run. Pure."""
+"""A task's arguments and results as JSON: checked against the signature at the door and at the run. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ MOST_DEPTH = 64
 MOST_HEADERS = 16_384
 MOST_KEY = 512
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]*")
+_TOO_DEEP = f"is nested deeper than {MOST_DEPTH} levels"
+_RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 T = TypeVar("T")
@@ -26,27 +28,18 @@ class Signature:
 
     def __init__(self, handler: Callable[..., object], *, task: str, takes_context: bool) -> None:
         self.task = task
-        parameters = list(inspect.signature(handler).parameters.values())[1 if takes_context else 0 :]
-        for parameter in parameters:
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-                raise Refused(
-                    f"task {task!r}: parameter {parameter.name!r} has no name in the payload; "
-                    "arguments are stored by name, so *args and positional-only parameters cannot be",
-                    field=parameter.name,
-                )
+        given = list(inspect.signature(handler).parameters.values())
+        parameters = given[1:] if takes_context else given
+        _check_named(parameters, task)
         self._signature = inspect.Signature(parameters)
-        hints = _hints(handler)
-        self._extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
-        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-        self._struct = msgspec.defstruct(
-            "Arguments",
-            # Required first: msgspec wants it so, and names, not places, are stored.
-            [_field(p, hints) for p in sorted(named, key=lambda p: p.default is not p.empty)],
-            forbid_unknown_fields=self._extra is None,
-            kw_only=True,
-        )
-        self._decoder = msgspec.json.Decoder(self._struct, dec_hook=_read_foreign)
-        self._names = tuple(p.name for p in named)
+        hints = _hints(handler, task)
+        extra = next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
+        named = [p for p in parameters if p is not extra]
+        self._decoder = _decoder(_arguments(named, hints, task, closed=extra is None), task)
+        self._extra = None if extra is None else extra.name
+        self._extra_decoder = _decoder(hints.get(extra.name, Any), task) if extra else None
+        self._names = frozenset(p.name for p in named)
+        self._taken = given[0].name if takes_context else None
         self.result_type: Any = hints.get("return", Any)
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object], *, limit: int) -> str:
@@ -57,7 +50,14 @@ class Signature:
             raise Refused(f"task {self.task!r}: {error}") from None
         if self._extra is not None:
             arguments |= arguments.pop(self._extra, {})
-        text = encode(arguments, what=f"task {self.task!r}", limit=limit)
+            if self._taken in arguments:
+                message = f"task {self.task!r}: argument {self._taken!r} has the name of the Context"
+                raise Refused(message, field=self._taken)
+        try:
+            text = encode(arguments, what=f"task {self.task!r}", limit=limit)
+        except Refused:
+            self._blame(arguments, limit)
+            raise
         self.decode(text)
         return text
 
@@ -65,37 +65,69 @@ class Signature:
         """Keyword arguments for the handler. Absent ones are left to the handler's own defaults."""
         try:
             read = self._decoder.decode(payload)
-        except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
-            raise Refused(f"task {self.task!r}: the arguments do not fit: {error}") from None
-        found = {name: value for name in self._names if (value := getattr(read, name)) is not msgspec.UNSET}
-        if self._extra is not None:
-            raw = msgspec.json.decode(payload)
-            found |= {name: value for name, value in raw.items() if name not in self._names}
-        return found
+            found = {name: value for name in self._names if (value := getattr(read, name)) is not msgspec.UNSET}
+            return found | self._read_extra(payload)
+        except Exception as error:  # noqa: BLE001  # a type's own validation may raise anything
+            said = str(error) if isinstance(error, msgspec.MsgspecError) else f"{type(error).__name__}: {error}"
+            raise Refused(f"task {self.task!r}: the arguments do not fit: {said}") from None
+
+    def _read_extra(self, payload: str) -> dict[str, Any]:
+        if self._extra_decoder is None:
+            return {}
+        read: dict[str, Any] = {}
+        for name, raw in _RAW.decode(payload).items():
+            if name in self._names:
+                continue
+            try:
+                read[name] = self._extra_decoder.decode(raw)
+            except msgspec.ValidationError as error:
+                raise msgspec.ValidationError(f"{error} - in argument `{name}`") from None
+        return read
+
+    def _blame(self, arguments: Mapping[str, object], limit: int) -> None:
+        """Refuse the first argument that cannot be written by itself, naming it."""
+        for name, value in arguments.items():
+            encode(value, what=f"task {self.task!r}: argument {name!r}", limit=limit, field=name)
 
 
-def encode(value: object, *, what: str, limit: int) -> str:
+def encode(value: object, *, what: str, limit: int, field: str | None = None) -> str:
     """*value* as canonical JSON that PostgreSQL can store and any worker can read, or :class:`Refused`."""
+    data, problem = b"", None
     try:
-        data = msgspec.json.encode(value, enc_hook=_write_foreign, order="deterministic")
+        data = _write(value)
+        problem = _problem(value, data, limit)
     except UnicodeEncodeError:
-        raise Refused(f"{what}: a string holds a lone surrogate, which is not text") from None
+        problem = "a string holds a lone surrogate, which is not text"
     except RecursionError:
-        raise Refused(f"{what}: is nested deeper than {MOST_DEPTH} levels") from None
+        problem = _TOO_DEEP
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise Refused(f"{what}: cannot be written as JSON: {error}") from None
-    if len(data) > limit:
-        raise Refused(
-            f"{what}: {len(data)} bytes exceed the limit of {limit}; store the data elsewhere and pass a reference"
-        )
-    # Each costly look is taken only when a cheap one says that there may be something to see.
-    if b"\\u0000" in data and _NUL.search(data):
-        raise Refused(f"{what}: a string holds a NUL character, which PostgreSQL cannot store")
-    if data.count(b"[") + data.count(b"{") > MOST_DEPTH and _depth(msgspec.json.decode(data)) > MOST_DEPTH:
-        raise Refused(f"{what}: is nested deeper than {MOST_DEPTH} levels")
-    if b"null" in data and _has_nonfinite(msgspec.to_builtins(value, enc_hook=_write_foreign)):
-        raise Refused(f"{what}: NaN and Infinity are not JSON")
+        problem = f"cannot be written as JSON: {error}"
+    except Exception as error:  # noqa: BLE001  # a value's own way of writing itself may raise anything
+        problem = f"cannot be written as JSON: {type(error).__name__}: {error}"
+    if problem is not None:
+        raise Refused(f"{what}: {problem}", field=field)
     return data.decode()
+
+
+def _write(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value, enc_hook=_write_foreign, order="deterministic")
+    except TypeError:  # dicts with keys other than strings cannot be sorted; as strings they can
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_write_foreign)
+        return msgspec.json.encode(plain, order="deterministic")
+
+
+def _problem(value: object, data: bytes, limit: int) -> str | None:
+    """Why *data* cannot be stored. A costly look is taken only if a cheap one says that it may be worth it."""
+    if len(data) > limit:
+        return f"{len(data)} bytes exceed the limit of {limit}; store the data elsewhere and pass a reference"
+    if b"\\u0000" in data and _NUL.search(data):
+        return "a string holds a NUL character, which PostgreSQL cannot store"
+    if data.count(b"[") + data.count(b"{") > MOST_DEPTH and _depth(msgspec.json.decode(data)) > MOST_DEPTH:
+        return _TOO_DEEP
+    if b"null" in data and _has_nonfinite(msgspec.to_builtins(value, enc_hook=_write_foreign)):
+        return "NaN and Infinity are not JSON"
+    return None
 
 
 def encode_result(value: object, *, limit: int) -> str | None:
@@ -104,12 +136,12 @@ def encode_result(value: object, *, limit: int) -> str | None:
 
 
 def decode_result(text: str | None, kind: Any) -> Any:
-    """A stored result as the type the handler promised; as plain data where it no longer fits."""
+    """A stored result as the type the handler promised; as plain data where it does not fit (any more)."""
     if text is None:
         return None
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_read_foreign)
-    except (msgspec.ValidationError, TypeError):
+    except Exception:  # noqa: BLE001  # a type's own validation may raise anything
         return msgspec.json.decode(text)
 
 
@@ -119,7 +151,8 @@ def check_name(name: object, *, what: str, most: int) -> str:
         raise TypeError(f"{what}: expected a string, got {type(name).__name__}")
     if len(name) > most or not _NAME.fullmatch(name):
         raise Refused(
-            f"{what}: {name[:80]!r} is not a name; use up to {most} ASCII letters, digits and . _ : / -", field=what
+            f"{what}: {name[:80]!r} is not a name; use up to {most} ASCII letters, digits and . _ : / -",
+            field=what,
         )
     return name
 
@@ -139,11 +172,13 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
     """Headers as JSON; names and values are text."""
     if not headers:
         return None
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers: expected a mapping of strings, got {type(headers).__name__}")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError("headers: names and values must be strings")
         _check_text(name + value, "headers")
-    return encode(dict(headers), what="headers", limit=MOST_HEADERS)
+    return encode(dict(headers), what="headers", limit=MOST_HEADERS, field="headers")
 
 
 def _check_text(text: str, field: str) -> None:
@@ -153,15 +188,43 @@ def _check_text(text: str, field: str) -> None:
         raise Refused(f"{field}: holds a lone surrogate, which is not text", field=field)
 
 
-def _hints(handler: Callable[..., object]) -> dict[str, Any]:
+def _check_named(parameters: list[inspect.Parameter], task: str) -> None:
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise Refused(
+                f"task {task!r}: parameter {parameter.name!r} has no name in the payload; "
+                "arguments are stored by name, so *args and positional-only parameters cannot be",
+                field=parameter.name,
+            )
+
+
+def _hints(handler: Callable[..., object], task: str) -> dict[str, Any]:
     try:
         return get_type_hints(handler, include_extras=True)
-    except NameError as error:
-        raise Refused(f"{getattr(handler, '__name__', handler)}: an annotation cannot be resolved: {error}") from None
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        raise Refused(f"task {task!r}: an annotation cannot be resolved: {error}") from None
+
+
+def _arguments(named: list[inspect.Parameter], hints: Mapping[str, Any], task: str, *, closed: bool) -> Any:
+    """A struct of the parameters. Required ones first: msgspec wants it so, and names, not places, are stored."""
+    fields = [_field(p, hints) for p in sorted(named, key=lambda p: p.default is not p.empty)]
+    try:
+        return msgspec.defstruct("Arguments", fields, forbid_unknown_fields=closed, kw_only=True)
+    except TypeError as error:
+        raise Refused(f"task {task!r}: {error}") from None
+
+
+def _decoder(kind: Any, task: str) -> msgspec.json.Decoder[Any]:
+    try:
+        return msgspec.json.Decoder(kind, dec_hook=_read_foreign)
+    except TypeError as error:
+        raise Refused(f"task {task!r}: an argument's type cannot be read from JSON: {error}") from None
 
 
 def _field(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
     kind = hints.get(parameter.name, Any)
+    if kind is object:
+        kind = Any
     if parameter.default is parameter.empty:
         return (parameter.name, kind)
     return (parameter.name, kind | msgspec.UnsetType if kind is not Any else Any, msgspec.UNSET)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, assert_never
 
 from kept.durations import Duration, duration
 from kept.errors import Refused
@@ -20,9 +20,10 @@ class Retry:
     """How a task's failures are retried.
 
     ``Retry(max_attempts=5)`` backs off exponentially from 5 s to 120 s. Other shapes: :meth:`fixed`,
-    :meth:`linear`, :meth:`exponential`, :meth:`series`. *retry_on* and *fail_on* take exception classes and error
-    codes; what neither names is retried, unless ``unknown="fail"``. An exception's own ``retryable = False`` wins.
-    *max_total* ends retrying when the next attempt would start later than that after the enqueue.
+    :meth:`linear`, :meth:`exponential`, :meth:`series`. *retry_on* and *fail_on* take exception classes and
+    error codes; what neither names is retried, unless ``unknown="fail"``. An exception's own
+    ``retryable = False`` wins, then *fail_on*. *max_total* ends retrying when the next attempt would start later
+    than that after the enqueue.
     """
 
     max_attempts: int
@@ -51,7 +52,9 @@ class Retry:
         if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
             raise TypeError("max_attempts: expected a whole number")
         if not 1 <= max_attempts <= MOST_ATTEMPTS:
-            raise Refused(f"max_attempts: {max_attempts} is not between 1 and {MOST_ATTEMPTS}", field="max_attempts")
+            raise Refused(
+                f"max_attempts: {max_attempts} is not between 1 and {MOST_ATTEMPTS}", field="max_attempts"
+            )
         if unknown not in ("retry", "fail"):
             raise Refused(f"unknown: {unknown!r} is neither 'retry' nor 'fail'", field="unknown")
         if shape not in ("fixed", "linear", "exponential", "series"):
@@ -86,22 +89,28 @@ class Retry:
     def series(cls, delays: Iterable[Duration], *, jitter: Duration = "500ms") -> Retry:
         """Exactly these delays; one attempt more than there are delays."""
         listed = tuple(delays)
-        return cls(shape="series", delay=listed, max_delay="3650d", max_attempts=len(listed) + 1, jitter=jitter)
+        attempts = len(listed) + 1
+        return cls(shape="series", delay=listed, max_delay="3650d", max_attempts=attempts, jitter=jitter)
 
 
 def backoff(policy: Retry, charged: int, draw: float) -> float:
     """Seconds to wait after the attempt that was the *charged*-th; *draw* in [0, 1) picks the jitter."""
+    return min(_before_jitter(policy, max(charged, 1)), policy.max_delay) + policy.jitter * draw
+
+
+def _before_jitter(policy: Retry, charged: int) -> float:
     first = policy.delays[0]
     match policy.shape:
         case "fixed":
-            delay = first
+            return first
         case "linear":
-            delay = first * charged
+            return first * charged
         case "exponential":
-            delay = first * 2.0 ** min(charged - 1, 60)
+            return first * 2.0 ** min(charged - 1, 60)
         case "series":
-            delay = policy.delays[min(charged, len(policy.delays)) - 1]
-    return min(delay, policy.max_delay) + policy.jitter * draw
+            return policy.delays[min(charged, len(policy.delays)) - 1]
+        case _:
+            assert_never(policy.shape)
 
 
 def retries(policy: Retry, *, code: str, types: Iterable[str], retryable: bool | None) -> bool:
@@ -126,13 +135,23 @@ def _seconds(value: Duration, field: str) -> float:
 
 
 def _delays(delay: Duration | Iterable[Duration], shape: Shape) -> tuple[float, ...]:
+    if isinstance(delay, int | float):
+        raise TypeError("delay: expected a duration like '30s' or a timedelta; a bare number has no unit")
     listed = (delay,) if isinstance(delay, str | timedelta) else tuple(delay)
     if not listed or (shape != "series" and len(listed) != 1):
-        raise Refused("delay: a series needs at least one delay, every other shape exactly one", field="delay")
+        raise Refused("delay: a series needs one delay at least, every other shape exactly one", field="delay")
     return tuple(_seconds(each, "delay") for each in listed)
 
 
 def _names(classifiers: Iterable[Classifier]) -> frozenset[str]:
     if isinstance(classifiers, str | type):
         raise TypeError("retry_on and fail_on take a list of exception classes and codes")
-    return frozenset(each if isinstance(each, str) else type_name(each) for each in classifiers)
+    return frozenset(_name(each) for each in classifiers)
+
+
+def _name(classifier: Classifier) -> str:
+    if isinstance(classifier, str):
+        return classifier
+    if not (isinstance(classifier, type) and issubclass(classifier, BaseException)):
+        raise TypeError(f"retry_on and fail_on: {classifier!r} is neither an exception class nor a code")
+    return type_name(classifier)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import assert_never
 
+from kept.durations import LONGEST
 from kept.jobs.model import (
     Claimed,
     Close,
@@ -25,7 +27,7 @@ from kept.jobs.model import (
 from kept.jobs.retry import Retry, backoff, retries
 
 
-def settle(job: Claimed, outcome: Outcome, policy: Retry, draw: float) -> Settlement:
+def settle(job: Claimed, outcome: Outcome, policy: Retry, draw: float) -> Settlement:  # noqa: PLR0911  # one per outcome
     """What becomes of *job* after an attempt that came to *outcome*."""
     match outcome:
         case Returned(result):
@@ -33,7 +35,8 @@ def settle(job: Claimed, outcome: Outcome, policy: Retry, draw: float) -> Settle
         case Raised():
             return _after_failure(job, outcome, policy, draw)
         case Deferred(delay, reason):
-            return Park(delay, charged=False, suspect=job.suspect, note=Note("deferred", message=reason or None))
+            note = Note("deferred", message=reason or None)
+            return Park(delay, charged=False, suspect=job.suspect, note=note)
         case Skipped(reason):
             return Close("skipped", reason="skipped", message=reason or None)
         case Released(started, reason):
@@ -51,8 +54,8 @@ def reclaim(job: Claimed, lane: Lane, *, started: bool, draw: float) -> Settleme
     outcome = Died() if started else Released()
     policy = Retry(
         max_attempts=lane.max_attempts,
-        delay=f"{lane.retry_base:f}s",
-        max_delay=f"{lane.retry_max:f}s",
+        delay=_as_duration(lane.retry_base),
+        max_delay=_as_duration(lane.retry_max),
         jitter="0s",
     )
     return settle(job, outcome, policy, draw)
@@ -71,17 +74,25 @@ def _after_failure(job: Claimed, outcome: Raised, policy: Retry, draw: float) ->
 
 
 def _after_death(job: Claimed, outcome: Died, policy: Retry, draw: float) -> Close | Park:
-    """A death charges its job, but convicts it only if it ran alone: a suspect runs alone, others may be bystanders.
+    """A death charges its job, but convicts it only if it ran alone: others may have been bystanders.
 
     The first comes back at once, so that a take-over is quick; later ones back off.
     """
+    note = Note("requeued:stale", message=outcome.message)
     if not job.suspect:
-        return Park(0, charged=True, suspect=True, note=Note("requeued:stale", message=outcome.message))
-    if job.charged >= policy.max_attempts:
-        message = f"{outcome.message}; this job ran alone in it"
-        return Close("failed", "worker_died", "worker_died", message, note=Note("failed", "worker_died", message))
+        return Park(0, charged=True, suspect=True, note=note)
     delay = backoff(policy, job.charged, draw)
-    return Park(delay, charged=True, suspect=True, note=Note("requeued:stale", message=outcome.message))
+    if job.charged < policy.max_attempts and not _too_late(job, policy, delay):
+        return Park(delay, charged=True, suspect=True, note=note)
+    message = f"{outcome.message}; this job ran alone in it"
+    return Close(
+        "failed", "worker_died", "worker_died", message, note=Note("failed", "worker_died", message)
+    )
+
+
+def _as_duration(seconds: float) -> timedelta:
+    """A lane's number, which anybody may have written: an odd one must not stop a reclaim."""
+    return timedelta(seconds=min(max(seconds, 0.0), LONGEST.total_seconds()))
 
 
 def _too_late(job: Claimed, policy: Retry, delay: float) -> bool:

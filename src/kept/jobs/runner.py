@@ -21,6 +21,7 @@ from kept.jobs.context import Context
 from kept.jobs.lanes import LaneBook
 from kept.jobs.model import Claimed, Close, Completed, Leave, LostLease, Outcome, Park, Raised, Released
 from kept.jobs.store import Decision, Store, Stepped, Survey, Want
+from kept.jobs.text import detail_of, message_of
 from kept.signals import JobLeaseLost, JobsClaimed, JobsSettled, PickUp, Settled, Signals
 
 BREATH = 0.010  # seconds a consumer may keep the loop before others get a turn
@@ -112,6 +113,11 @@ class JobsRunner:
         return bool(self._finished or self._unconfirmed)
 
     @property
+    def runs_alone(self) -> bool:
+        """Whether a suspect is running."""
+        return self._alone is not None
+
+    @property
     def idle_slots(self) -> int:
         return len(self._free) - len(self._waiting)
 
@@ -156,7 +162,11 @@ class JobsRunner:
         if self._budget is not None:
             self._budget -= len(jobs)
         self._report_claims(jobs)
-        self._waiting.extend((job, now) for job in jobs)
+        for job in jobs:
+            if job.suspect:  # adopted after a lost reply: suspects run alone, so this one is claimed anew
+                self._finish(job, Released(), 0.0)
+            else:
+                self._waiting.append((job, now))
         self._start_consumers()
 
     def surveyed(self, survey: Survey, *, bottom: bool) -> None:
@@ -241,6 +251,8 @@ class JobsRunner:
         self.slots.start(slot, job.id)
         try:
             outcome = await attempt.run(self.threads, result_limit=self.options.result_limit)
+        except Exception as error:  # noqa: BLE001  # a fault of ours must not strand the job
+            outcome = Raised("internal_error", message_of(error), detail=detail_of(error))
         finally:
             del self.running[job.id]
         self.slots.end(slot)

@@ -12,26 +12,38 @@ MOST_DETAIL = 32_000
 _UNFIT = re.compile("[\x00\ud800-\udfff]")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _CODE = re.compile(r"[a-z0-9_.:-]{1,100}")
+_NO_CODE = re.compile(r"[^a-z0-9_.:-]")
 
 
 def clean(text: str, most: int) -> str:
-    """*text* without what PostgreSQL refuses, without passwords, and no longer than *most*: head and tail stay."""
-    if len(text) > 4 * most:  # before the costly part: ten megabytes of message are not worth reading
-        text = text[: 2 * most] + text[-2 * most :]
-    text = redact(_UNFIT.sub("\ufffd", text))
-    if len(text) <= most:
-        return text
-    gap = f"\n… {len(text) - most} more characters …\n"
-    head = (most - len(gap)) // 2
-    return text[:head] + gap + text[len(text) - (most - len(gap) - head) :]
+    """*text* without what PostgreSQL refuses, without passwords, at most *most* long: head and tail stay."""
+    if len(text) <= 4 * most:
+        head = tail = redact(_UNFIT.sub("\ufffd", text))
+        length = len(head)
+    else:  # ten megabytes of message are not worth reading
+        head, tail = (redact(_UNFIT.sub("\ufffd", part)) for part in (text[: 2 * most], _end(text, 2 * most)))
+        length = len(text)
+    if length <= most:
+        return head
+    gap = f"\n… {length - most} more characters …\n"
+    room = most - len(gap)
+    if room <= 0:
+        return head[:most]
+    return head[: room // 2] + gap + tail[len(tail) - min(len(tail), room - room // 2) :]
 
 
-def message_of(error: BaseException) -> str:
-    """What the exception says, even if it cannot."""
+def _end(text: str, most: int) -> str:
+    """The last *most* characters, from a new word on: half a connection string hides its password from us."""
+    first, _, rest = text[-most:].partition(" ")
+    return rest if rest else first
+
+
+def message_of(said_by: object) -> str:
+    """What an exception (or whatever a handler gave as a reason) says, even if it cannot."""
     try:
-        said = str(error)
+        said = str(said_by)
     except BaseException as unspeakable:  # noqa: BLE001  # a handler's exception may do anything
-        said = f"<the message of {type(error).__name__} could not be read: {type(unspeakable).__name__}>"
+        said = f"<the message of {type(said_by).__name__} could not be read: {type(unspeakable).__name__}>"
     return clean(said, MOST_MESSAGE)
 
 
@@ -47,7 +59,16 @@ def detail_of(error: BaseException) -> str:
 
 def code_of(error: BaseException) -> str:
     """A stable code: the exception's own, else its class name in lower_snake."""
-    own = getattr(error, "code", None)
+    own = attribute_of(error, "code")
     if isinstance(own, str) and _CODE.fullmatch(own):
         return own
-    return _CAMEL.sub("_", type(error).__name__).lower()[:100]
+    snake = _CAMEL.sub("_", type(error).__name__).lower()
+    return _NO_CODE.sub("_", snake)[:100]
+
+
+def attribute_of(error: BaseException, name: str) -> object:
+    """An attribute of somebody else's exception; None if there is none or it cannot be read."""
+    try:
+        return getattr(error, name, None)
+    except Exception:  # noqa: BLE001  # a property may raise anything
+        return None

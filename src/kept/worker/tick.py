@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -54,9 +54,16 @@ class Tick:
     """Runs the configured runners once per call; one call at a time."""
 
     def __init__(
-        self, runners: Mapping[str, Runner], signals: Signals, limits: Limits, order: Sequence[str] | None = None
+        self,
+        runners: Mapping[str, Runner],
+        signals: Signals,
+        limits: Limits,
+        order: Sequence[str] | None = None,
+        *,
+        patient: Collection[str] = (),
     ) -> None:
         self._runners = choose(runners, order)
+        self._patient = patient  # these stop by themselves when their budget is over, and are not cut off
         self._signals = signals
         self._limits = limits
         self._lock = asyncio.Lock()
@@ -83,7 +90,7 @@ class Tick:
     async def _run(self, name: str, runner: Runner, budget: Budget) -> Report:
         started = monotonic()
         try:
-            async with asyncio.timeout(budget.seconds):
+            async with asyncio.timeout(None if name in self._patient else budget.seconds):
                 items = await runner(budget)
         except TimeoutError:
             # Cut off in the middle of a statement: whether it took effect is unknown, as after a lost connection.

@@ -10,7 +10,7 @@ import contextlib
 import os
 import platform
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import monotonic
@@ -143,6 +143,18 @@ class Worker:
             )
         )
 
+    async def once(self) -> list[Report]:
+        """One pass, then close."""
+        self._tasks = []
+        watch = asyncio.create_task(self._watch())
+        try:
+            return await self._tick()
+        except Unreachable as error:
+            raise error if isinstance(error, Unavailable) else Unavailable(str(error)) from None
+        finally:
+            watch.cancel()
+            await self.stop("1s")
+
     async def stop(self, grace: Duration | None = None) -> None:
         """Claim nothing more, let what runs finish within *grace*, give back the rest uncharged, close."""
         given = self._plan.settings.grace if grace is None else duration(grace, field="grace")
@@ -215,7 +227,8 @@ class Worker:
             runner=settings.tick_runner.total_seconds(),
             items=settings.tick_items if self._plan.once else None,
         )
-        return Tick(runners, self.signals, limits, settings.tick_runners)
+        patient = {"jobs"} if self._plan.once else set()
+        return Tick(runners, self.signals, limits, settings.tick_runners, patient=patient)
 
     async def _begin_lease(self) -> Lease:
         settings = self._plan.settings
@@ -269,21 +282,19 @@ class Worker:
             try:
                 reports = await self._tick()
                 self._answered_at = monotonic()
+                if self._lease.gone:
+                    await self._fence()
+                await self._rest(reports)
             except Unreachable as error:
                 await self._reconnect(error)
-                continue
             except Exception as error:  # noqa: BLE001  # whatever it is, the worker must outlive it
                 self.signals.report(RunnerFailed(runner="tick", error=f"{type(error).__name__}: {error}"))
-                await self._pause(pacing.error_delay(self._pacing, random.random()))  # noqa: S311
-                continue
-            if self._lease.gone:
-                await self._fence()
-            await self._rest(reports)
+                await self._sleep(pacing.error_delay(self._pacing, random.random()))  # noqa: S311
 
     async def _rest(self, reports: Sequence[Report]) -> None:
         """Go on at once after work; wait longer and longer when there is none, but never past the next due time."""
         if any(report.error for report in reports):
-            await self._pause(pacing.error_delay(self._pacing, random.random()))  # noqa: S311
+            await self._sleep(pacing.error_delay(self._pacing, random.random()))  # noqa: S311
         elif any(report.items for report in reports):
             self._streak = 0
             await self._pause(self._pacing.busy)
@@ -295,19 +306,27 @@ class Worker:
 
     async def _pause(self, delay: float) -> None:
         """Sleep until the time is over, a job comes due, or something happened."""
-        due = pacing.until(self._due_at, self._suspect_at, now=monotonic())
+        due = pacing.until(*self._moments(), now=monotonic())
         if due is not None:
             delay = min(delay, due)
         if delay <= 0 or self._wake.is_set():
             self._wake.clear()
             await asyncio.sleep(0)
             return
+        await self._sleep(delay)
         if delay >= pacing.LONG:
             self._slept_at = monotonic()
+
+    async def _sleep(self, delay: float) -> None:
+        """Sleep until the time is over or something happened."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._wake.wait()
         self._wake.clear()
+
+    def _moments(self) -> list[float | None]:
+        """When the next job is due that we could start; a suspect has to wait while another runs alone."""
+        return [self._due_at, None if self._runner.runs_alone else self._suspect_at]
 
     async def _ask_to_be_woken(self) -> bool:
         """Make sure our wish to be woken stands; False if it was just expressed, so that one more look is due."""
@@ -315,11 +334,7 @@ class Worker:
         if self._listener is None or not self._listener.listening.is_set() or now < self._flag_until - pacing.FLAG_LEFT:
             return True
         fresh = now >= self._flag_until
-        try:
-            await self._store.sleep(self._lease.worker, self._book.ids, pacing.FLAG_FOR)
-        except Unreachable as error:
-            await self._reconnect(error)
-            return False
+        await self._store.sleep(self._lease.worker, self._book.ids, pacing.FLAG_FOR)
         self._flag_until = now + pacing.FLAG_FOR
         if fresh:
             self._hints.update((id, self._book.lane(id).priority) for id in self._book.ids)
@@ -354,10 +369,10 @@ class Worker:
     async def _promote(self, _budget: Budget) -> int:
         """Look around when it is time to: what came due, what lies below the floors, who died."""
         now = monotonic()
-        idle = self._streak and pacing.idle_delay(self._pacing, self._streak, 0.0) >= pacing.LONG
-        every = 0.0 if idle else pacing.SURVEY_BUSY
-        due = [moment for moment in (self._due_at, self._suspect_at) if moment is not None]
-        if now - self._surveyed_at < every and not any(moment <= now for moment in due):
+        # A hint comes first: whoever wakes us wants the job started, not the surroundings explored.
+        every = 0.0 if self._resting and not self._hints else pacing.SURVEY_BUSY
+        due = pacing.until(*self._moments(), now=now)
+        if now - self._surveyed_at < every and due != 0.0:
             return 0
         bottom = pacing.bottom_allowed(now, self._bottom_at, self._bottom_cost)
         survey = await self._store.survey(self._book.ids, bottom=bottom, most=self._plan.settings.batch)
@@ -402,16 +417,16 @@ class Worker:
 
     async def _step_jobs(self, _budget: Budget) -> int:
         """Background mode: settle, claim, go on; running jobs stay across ticks."""
-        await self._take_suspect()
+        took = await self._take_suspect()
         hinted = self._take_hints()
-        resting = self._streak and pacing.idle_delay(self._pacing, self._streak, 0.0) >= pacing.LONG
-        if resting and not hinted and not self._runner.has_settlements:
-            return 0  # the survey has just looked, and there was nothing
-        before = len(self._runner.running)
-        claimed = await self._runner.step()
-        if hinted and not claimed and before == 0:
-            self._streak = 1
-        return claimed
+        if self._resting and not hinted and not self._runner.has_settlements:
+            return took  # the survey has just looked, and there was nothing
+        return took + await self._runner.step()
+
+    @property
+    def _resting(self) -> bool:
+        """Whether there was nothing to do for long enough that only surveys look."""
+        return pacing.idle_delay(self._pacing, self._streak, 0.0) >= pacing.LONG
 
     async def _drain_jobs(self, budget: Budget) -> int:
         """Tick mode: claim within the budget and wait for what was started."""
@@ -437,7 +452,7 @@ class Worker:
         cheap = pacing.BOTTOM_COST * self._bottom_cost < pacing.BOTTOM_EVERY
         for entry in hints:
             # A hint may speak of a late commit below the floor: look there if looking is cheap now.
-            self._book.lower(entry, 0 if cheap else 2**62)
+            self._book.hinted(entry, deep=cheap)
         if hints:
             self._streak = 0
         return bool(hints)
@@ -450,11 +465,10 @@ class Worker:
             if self._runner.in_hand:
                 return 0
             self._runner.claiming = not self._stopping.is_set()
-        if not due:
+        if not due or self._runner.runs_alone:
             return 0
         took = await self._runner.claim_suspect()
-        self._suspect_at = None if took or self._alone is None else monotonic() + pacing.SURVEY_BUSY
-        self._surveyed_at = -1e9
+        self._suspect_at = monotonic() if took else None  # there may be more; without luck, the next survey tells
         return int(took)
 
     async def _run_alone_here(self, attempt: Attempt) -> Outcome:
@@ -489,9 +503,9 @@ class Worker:
         cancelled = self._runner.forget()
         await self._runner.join(CLEAN_UP)
         self._lease = await self._begin_lease()
-        old.end(closed=True)
         self._runner.identity = Identity(self._lease.worker)
         self._runner.slots = self._lease.board
+        old.end(closed=True)
         self._flag_until = 0.0
         self.signals.report(
             WorkerFenced(
@@ -545,7 +559,7 @@ class Worker:
         while self._runner.in_hand and monotonic() < until and not self._hurried:
             await self._flush()
             if self._runner.running:
-                await self._pause(min(WATCH, max(0.0, until - monotonic())))
+                await self._sleep(min(WATCH, max(0.0, until - monotonic())))
         self._released = self._runner.interrupt_all(Released(started=True, reason="aborted:shutdown"))
         await self._runner.join(CLEAN_UP)
         await self._flush()
@@ -593,18 +607,7 @@ async def declare(store: Store, registry: Registry) -> tuple[int, int]:
 
 
 async def tick_once(plan: Plan, signals: Signals) -> list[Report]:
-    """One pass in order within budgets; drains what it started."""
+    """One pass in order within budgets; waits for what it started."""
     worker = Worker(plan, signals)
     await worker.open()
-    watch = asyncio.create_task(worker._watch())
-    try:
-        return await worker._tick()
-    except Unreachable as error:
-        raise error if isinstance(error, Unavailable) else Unavailable(str(error)) from None
-    finally:
-        watch.cancel()
-        worker._tasks = []
-        await worker.stop("1s")
-
-
-Stop = Callable[[], None]
+    return await worker.once()
