@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from kept.errors import Misconfigured, Unavailable
 from kept.redact import redact
 
+_QUOTED = re.compile(r"""(?<!["'].)["'](?!.["']).*""")  # but not "=", which is quoted as well
 Row = Sequence[Any]
 Params = Mapping[str, object]
 
@@ -23,8 +25,8 @@ _DEFAULTS: dict[str, str | int] = {
     "tcp_user_timeout": 30_000,
 }
 
-# A worker's statements have one right plan each, and it is an index scan in a nested loop. Left alone, a plan made
-# while the table was empty would scan the whole of it after a burst: 2.8 s instead of 2 ms a claim.
+# A worker's statements have one right plan each, and it is an index scan in a nested loop. Left alone, a plan
+# made while the table was empty would scan the whole of it after a burst: 2.8 s instead of 2 ms a claim.
 _WORKER_SETTINGS: LiteralString = """
 select set_config('enable_seqscan', 'off', {local}), set_config('enable_bitmapscan', 'off', {local}),
        set_config('enable_sort', 'off', {local}), set_config('enable_hashjoin', 'off', {local}),
@@ -40,10 +42,19 @@ _FOR_TRANSACTION = _WORKER_SETTINGS.replace("{local}", "true")
 def conninfo(database: str, *, name: str = "kept") -> str:
     """*database* with our timeouts and application name wherever it does not say otherwise."""
     try:
-        given = psycopg.conninfo.conninfo_to_dict(database)
+        given = conninfo_to_dict(database)
+        missing = {k: v for k, v in (_DEFAULTS | {"application_name": name}).items() if k not in given}
+        return make_conninfo(database, **missing)
     except psycopg.ProgrammingError as error:
-        raise Misconfigured(f"the database URL is not readable: {redact(str(error)).strip()}") from None
-    return make_conninfo(database, **{k: v for k, v in (_DEFAULTS | {"application_name": name}).items() if k not in given})
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: psycopg.ProgrammingError) -> Misconfigured:
+    # The driver quotes what it stumbled over, and that is often the password: cut there.
+    problem = _QUOTED.sub("…", " ".join(str(error).split()))
+    return Misconfigured(
+        f"the database URL is not readable: {problem}; write special characters percent-encoded, as in p%40ss"
+    )
 
 
 def unavailable(error: psycopg.Error) -> Unavailable:
@@ -58,21 +69,25 @@ async def connect(database: str, *, name: str = "kept") -> psycopg.AsyncConnecti
         return await psycopg.AsyncConnection.connect(conninfo(database, name=name), autocommit=True)
     except psycopg.OperationalError as error:
         raise unavailable(error) from None
+    except psycopg.ProgrammingError as error:
+        raise _unreadable(error) from None
 
 
 def connect_sync(database: str, *, name: str = "kept") -> psycopg.Connection[TupleRow]:
-    """:func:`connect` for sync code."""
+    """:func:`connect`, for sync code."""
     try:
         return psycopg.Connection.connect(conninfo(database, name=name), autocommit=True)
     except psycopg.OperationalError as error:
         raise unavailable(error) from None
+    except psycopg.ProgrammingError as error:
+        raise _unreadable(error) from None
 
 
 class Link:
     """A worker's own connection: the settings its plans need, on a server's session or through a pooler.
 
-    Behind a pooler in transaction mode nothing set on a session may be relied on, so there every statement gets a
-    transaction of its own with the settings inside, and nothing is prepared.
+    Behind a pooler in transaction mode nothing set on a session may be relied on: there every statement gets
+    a transaction of its own with the settings inside, and nothing is prepared.
     """
 
     def __init__(self, conn: psycopg.AsyncConnection[TupleRow], *, pooled: bool) -> None:
@@ -91,6 +106,9 @@ class Link:
         except psycopg.OperationalError as error:
             await conn.close()
             raise unavailable(error) from None
+        except BaseException:
+            await conn.close()
+            raise
         return link
 
     async def rows(self, query: LiteralString, params: Params | None = None) -> list[TupleRow]:
@@ -108,7 +126,7 @@ class Link:
 
 
 async def is_pooled(conn: psycopg.AsyncConnection[TupleRow]) -> bool:
-    """Whether something stands between us and the server: a pooler makes up the process id it greets us with."""
+    """Whether a pooler stands between us and the server: it makes up the process id it greets us with."""
     cursor = await conn.execute("select pg_backend_pid()")
     row = await cursor.fetchone()
     return row is not None and row[0] != conn.info.backend_pid
@@ -117,8 +135,8 @@ async def is_pooled(conn: psycopg.AsyncConnection[TupleRow]) -> bool:
 def array(values: Sequence[object]) -> str:
     """*values* as the text of a PostgreSQL array.
 
-    Handed over as text of unknown type and cast in the statement, so that the statement keeps one set of parameter
-    types, and with it one plan, whatever the values are.
+    Handed over as text of unknown type and cast in the statement, so that the statement keeps one set of
+    parameter types, and with it one plan, whatever the values are.
     """
     return "{" + ",".join([_element(value) for value in values]) + "}"
 

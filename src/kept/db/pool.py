@@ -1,13 +1,14 @@
 """Connections of our own for calls without ``tx=``: opened on first use, per process and per event loop.
 
-Not a pool with workers of its own: nothing here runs in the background, so nothing is left behind when a test's
-event loop ends or a server forks.
+Not a pool with workers of its own: nothing here runs in the background, so nothing is left behind when a
+test's event loop ends or a server forks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import threading
 import weakref
 from collections import deque
@@ -18,7 +19,7 @@ from time import monotonic
 import psycopg
 from psycopg.rows import TupleRow
 
-from kept.db.connect import conninfo, unavailable
+from kept.db.connect import connect, connect_sync
 
 MOST_CONNECTIONS = 10
 MOST_IDLE = 4
@@ -26,6 +27,7 @@ STALE_AFTER = 1.0  # seconds: a connection idle for longer is asked whether it s
 
 Conn = psycopg.Connection[TupleRow]
 AConn = psycopg.AsyncConnection[TupleRow]
+Loops = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, "_LoopPool"]
 
 
 class SyncPool:
@@ -36,9 +38,11 @@ class SyncPool:
         self._start_over()
 
     def _start_over(self) -> None:
+        self._inherited = getattr(self, "_idle", None)  # not ours to close, so not to be dropped either
         self._pid = os.getpid()
         self._idle: deque[tuple[Conn, float]] = deque()
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        weakref.finalize(self, _hang_up, self._idle, self._pid)
 
     @contextmanager
     def connection(self) -> Iterator[Conn]:
@@ -47,10 +51,7 @@ class SyncPool:
             self._start_over()  # after a fork: the parent's sockets are not ours to touch
         room = self._room
         with room:
-            try:
-                conn = self._borrow()
-            except psycopg.OperationalError as error:
-                raise unavailable(error) from None
+            conn = self._borrow()
             try:
                 yield conn
             finally:
@@ -59,10 +60,10 @@ class SyncPool:
     def _borrow(self) -> Conn:
         while self._idle:
             conn, since = self._idle.pop()
-            if monotonic() - since < STALE_AFTER or _answers(conn):
+            if _is_fresh(conn, since) or _answers(conn):
                 return conn
             conn.close()
-        return psycopg.Connection.connect(conninfo(self._database), autocommit=True)
+        return connect_sync(self._database)
 
     def _give_back(self, conn: Conn) -> None:
         idle = psycopg.pq.TransactionStatus.IDLE
@@ -82,18 +83,19 @@ class AsyncPool:
 
     def __init__(self, database: str) -> None:
         self._database = database
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._inherited = getattr(self, "_loops", None)
         self._pid = os.getpid()
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopPool] = weakref.WeakKeyDictionary()
+        self._loops: Loops = weakref.WeakKeyDictionary()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AConn]:
         """One autocommit connection, ours while the block runs."""
         pool = self._here()
         async with pool.room:
-            try:
-                conn = await pool.borrow(self._database)
-            except psycopg.OperationalError as error:
-                raise unavailable(error) from None
+            conn = await pool.borrow(self._database)
             try:
                 yield conn
             finally:
@@ -105,23 +107,29 @@ class AsyncPool:
 
     def _here(self) -> _LoopPool:
         if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._loops = weakref.WeakKeyDictionary()
-        return self._loops.setdefault(asyncio.get_running_loop(), _LoopPool())
+            self._start_over()
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops:
+            # A loop that ended without close(): nobody can use its connections, and they may keep it alive.
+            for ended in [each for each in self._loops if each.is_closed()]:
+                self._loops.pop(ended).hang_up()
+            self._loops[loop] = _LoopPool()
+        return self._loops[loop]
 
 
 class _LoopPool:
     def __init__(self) -> None:
         self.room = asyncio.BoundedSemaphore(MOST_CONNECTIONS)
         self._idle: deque[tuple[AConn, float]] = deque()
+        self.hang_up = weakref.finalize(self, _hang_up, self._idle, os.getpid())
 
     async def borrow(self, database: str) -> AConn:
         while self._idle:
             conn, since = self._idle.pop()
-            if monotonic() - since < STALE_AFTER or await _aanswers(conn):
+            if _is_fresh(conn, since) or await _aanswers(conn):
                 return conn
             await conn.close()
-        return await psycopg.AsyncConnection.connect(conninfo(database), autocommit=True)
+        return await connect(database)
 
     async def give_back(self, conn: AConn) -> None:
         idle = psycopg.pq.TransactionStatus.IDLE
@@ -133,6 +141,21 @@ class _LoopPool:
     async def close(self) -> None:
         while self._idle:
             await self._idle.pop()[0].close()
+
+
+def _hang_up(idle: deque[tuple[Conn, float]] | deque[tuple[AConn, float]], pid: int) -> None:
+    """Close what a pool left behind, without a loop; in a forked child the sockets are its parent's."""
+    while idle and os.getpid() == pid:
+        idle.pop()[0].pgconn.finish()
+
+
+def _is_fresh(conn: Conn | AConn, since: float) -> bool:
+    """Used a moment ago, and the server has said nothing since: what it says unasked is mostly good-bye."""
+    if conn.closed or monotonic() - since >= STALE_AFTER:
+        return False
+    poll = select.poll()
+    poll.register(conn.fileno(), select.POLLIN)
+    return not poll.poll(0)
 
 
 def _answers(conn: Conn) -> bool:

@@ -1,7 +1,7 @@
 """The caller's own transaction: recognised, checked, and used for one operation.
 
-An operation is written once, as a generator that yields statements and receives rows (:data:`Steps`); :func:`run`
-and :func:`arun` drive it over a connection of either colour.
+An operation is written once, as a generator that yields statements and receives rows (:data:`Steps`);
+:func:`run` and :func:`arun` drive it over a connection of either colour.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
 def _foreign(tx: object) -> Refused:
     kind = f"{type(tx).__module__}.{type(tx).__qualname__}"
     return Refused(
-        f"tx: expected a psycopg connection (psycopg.Connection or psycopg.AsyncConnection), got {kind}", field="tx"
+        f"tx: expected a psycopg connection (psycopg.Connection or psycopg.AsyncConnection), got {kind}",
+        field="tx",
     )
 
 
@@ -86,7 +87,7 @@ def _check_state(conn: SyncConnection | AsyncConnection) -> None:
         raise Refused("tx: the transaction is aborted by an earlier error; roll it back first", field="tx")
     if conn.autocommit and status == TransactionStatus.IDLE:
         raise Refused(
-            "tx: the connection is in autocommit and has no transaction open, so nothing would tie the job to "
-            "your data; open one with `with conn.transaction():`, or leave tx out",
+            "tx: the connection is in autocommit and has no transaction open, so nothing would tie the job "
+            "to your data; open one with `with conn.transaction():`, or leave tx out",
             field="tx",
         )

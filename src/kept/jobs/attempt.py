@@ -120,7 +120,7 @@ def outcome_of(error: BaseException, *, now: datetime) -> Outcome:
         case Defer():
             return _deferred(error, now)
         case Skip():
-            return Skipped(message_of(attribute_of(error, "reason") or ""))
+            return Skipped(_reason(error))
         case LeaseLost():
             return LostLease()
         case _:
@@ -148,7 +148,12 @@ def _deferred(error: Defer, now: datetime) -> Outcome:
     except (Refused, TypeError) as bad:
         return Raised("invalid_defer", message_of(bad), detail=detail_of(error))
     # Not sooner than a tenth of a second: a handler that always defers must not spin.
-    return Deferred(max(delay, 0.1), message_of(attribute_of(error, "reason") or ""))
+    return Deferred(max(delay, 0.1), _reason(error))
+
+
+def _reason(error: Defer | Skip) -> str:
+    reason = attribute_of(error, "reason")
+    return "" if reason is None else message_of(reason)
 
 
 def _types(kind: type[BaseException]) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """What a worker remembers of its lanes: where to claim from, and how much. Pure.
 
-A *floor* is the id below which a claim does not look: what lies there was claimed by us or seen by others. Dead
-index entries pile up there while some long transaction holds its snapshot, and skipping them keeps a claim cheap.
-Jobs that come back below a floor (late commits, other workers' releases) are found by the next survey.
+A *floor* is the id below which a claim does not look: what lies there was claimed by us or seen by others.
+Dead index entries pile up there while some long transaction holds its snapshot, and skipping them keeps a
+claim cheap. Jobs that come back below a floor (late commits, other workers' releases) are found by the next
+survey.
 """
 
 from __future__ import annotations
@@ -53,21 +54,30 @@ class LaneBook:
 
     # --- claiming
 
-    def wants(self, idle: int, *, concurrency: int, batch: int) -> list[Want]:
+    def wants(
+        self, idle: int, *, concurrency: int, batch: int, in_hand: Iterable[int] | None = None
+    ) -> list[Want]:
         """What to claim when *idle* slots have nothing to do (negative: jobs wait in hand already).
 
-        Higher priorities first; lanes of one priority take turns. A lane that had nothing lately is asked for one
-        job only, so that many quiet lanes cannot together bring more than there is room for.
+        Higher priorities first; lanes of one priority take turns. A lane that had nothing lately is asked for
+        one job only. Slow lanes together are asked for no more than there is room for: idle slots, or, given
+        the lanes of the jobs *in hand*, also the slots of quick ones, which will be free in a moment; without
+        that a backlog of quick jobs would keep slow ones waiting for as long as it lasts.
         """
         entries = sorted(self._floors, key=lambda entry: -entry[1])
         self._turn += 1
         entries = _rotated_within_priority(entries, self._turn)
-        hot = sum(1 for entry in entries if self._is_hot(entry) and not self.prefetch(entry[0], concurrency, batch))
+        ahead = {lane: self.prefetch(lane, concurrency, batch) for lane in self._lanes}
+        hot = sum(1 for entry in entries if self._is_hot(entry) and not ahead[entry[0]])
+        room = idle if in_hand is None else concurrency - sum(not ahead.get(lane) for lane in in_hand)
+        left = room if any(ahead.values()) else len(entries) * batch  # else `most` is limit enough
         wants = []
         for entry in entries:
-            want = self._want(entry, idle, hot, concurrency, batch)
+            quick = ahead[entry[0]]
+            want = min(batch, idle + quick) if quick else min(left, self._want(entry, room, hot))
             if want > 0:
                 wants.append(Want(*entry, want, self._floors[entry]))
+                left -= 0 if quick else want
         return wants
 
     def most(self, idle: int, *, concurrency: int, batch: int) -> int:
@@ -88,7 +98,7 @@ class LaneBook:
         for job in jobs:
             entry = (job.lane, job.priority)
             found.add(entry)
-            if job.id >= self._floors.get(entry, 0):
+            if job.lane in self._lanes and job.id >= self._floors.get(entry, 0):
                 self._floors[entry] = job.id + 1
         for want in wants:
             entry = (want.lane, want.priority)
@@ -96,16 +106,19 @@ class LaneBook:
 
     def finished(self, lane: int, seconds: float) -> None:
         """An attempt took this long: a slow one is believed at once, quickness has to be shown repeatedly."""
-        pace = self._pace.get(lane, seconds)
+        pace = self._pace.get(lane, 2 * QUICK)
         self._pace[lane] = seconds if seconds > QUICK else pace + (seconds - pace) * 0.05
 
     # --- news from elsewhere
 
     def surveyed(self, survey: Survey, *, bottom: bool) -> None:
-        """Take over what a survey saw; after a look below the floors, priorities nobody uses are forgotten."""
+        """Take over what a survey saw; after a look below the floors, unused priorities are forgotten."""
         if bottom:
-            kept = {(lane.id, lane.priority) for lane in self._lanes.values()} | set(survey.ready)
-            self._floors = {entry: floor for entry, floor in self._floors.items() if entry in kept}
+            used = {(lane.id, lane.priority) for lane in self._lanes.values()} | set(survey.ready)
+            # A hot one may have been heard of after the survey looked.
+            self._floors = {
+                entry: floor for entry, floor in self._floors.items() if entry in used or self._is_hot(entry)
+            }
         for seen in (survey.ready, survey.promoted):
             for entry, id in seen.items():
                 self.lower(entry, id)
@@ -125,13 +138,11 @@ class LaneBook:
     def _is_hot(self, entry: tuple[int, int]) -> bool:
         return self._misses.get(entry, COLD_AFTER) < COLD_AFTER
 
-    def _want(self, entry: tuple[int, int], idle: int, hot: int, concurrency: int, batch: int) -> int:
-        ahead = self.prefetch(entry[0], concurrency, batch)
-        if ahead:
-            return min(batch, idle + ahead)
-        if idle <= 0:
+    def _want(self, entry: tuple[int, int], room: int, hot: int) -> int:
+        """What to ask of a slow lane: those that had something lately share the room."""
+        if room <= 0:
             return 0
-        return -(-idle // hot) if self._is_hot(entry) else 1
+        return -(-room // hot) if self._is_hot(entry) else 1
 
 
 def _rotated_within_priority(entries: list[tuple[int, int]], turn: int) -> list[tuple[int, int]]:

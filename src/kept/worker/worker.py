@@ -336,6 +336,7 @@ class Worker:
         fresh = now >= self._flag_until
         await self._store.sleep(self._lease.worker, self._book.ids, pacing.FLAG_FOR)
         self._flag_until = now + pacing.FLAG_FOR
+        self._slept_at = now  # we are about to; else the wish would be withdrawn for want of sleep
         if fresh:
             self._hints.update((id, self._book.lane(id).priority) for id in self._book.ids)
         return not fresh

@@ -1,0 +1,127 @@
+"""Real ``kept worker`` processes: started, killed without warning, replaced, and gone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kept.worker.supervisor import INDEX
+
+GRACE = 5  # seconds a worker has to finish what it runs
+HERE = Path(__file__).resolve().parent
+
+
+class FleetFailed(Exception):
+    """A worker ended that nobody killed."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One worker process. It leads a process group, so that its keeper is found even after its death."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    started: float = field(default_factory=time.monotonic)
+    killed: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"worker {self.number}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL: no clean-up, no farewell."""
+        self.killed = time.monotonic()
+        self.process.kill()
+        self.process.wait()
+
+    def group_lives(self) -> bool:
+        """Whether the worker, its keeper or a child of it is still there."""
+        self.process.poll()  # a zombie would count as alive
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+class Fleet:
+    """As many workers as asked for; whoever is killed is replaced."""
+
+    def __init__(self, size: int, environ: Mapping[str, str], logs: Path) -> None:
+        self._size = size
+        self._environ = environ
+        self._logs = logs
+        self._groups: list[Member] = []  # everyone whose group may still have a process
+        self.members: list[Member] = []
+
+    def start(self) -> None:
+        """Start all of them; they come up on their own time."""
+        for number in range(1, self._size + 1):
+            self.members.append(self._start(number))
+
+    def kill(self, member: Member) -> None:
+        """Kill *member* and start another in its place."""
+        member.kill()
+        self._groups = [each for each in self._groups if each.group_lives()]
+        self.members[self.members.index(member)] = self._start(member.number)
+
+    def check(self) -> None:
+        """Raise if a worker ended on its own."""
+        for member in self.members:
+            code = member.process.poll()
+            if code is not None:
+                log = self.log_of(member.number)
+                raise FleetFailed(f"{member.name} ended by itself with exit code {code}; its log is {log}")
+
+    def log_of(self, number: int) -> Path:
+        return self._logs / f"worker-{number}.log"
+
+    def stop(self, *, is_hurried: Callable[[], bool]) -> None:
+        """SIGTERM, and when their time is up SIGKILL, until no process of ours is left."""
+        for sent, patience in ((signal.SIGTERM, GRACE + 5.0), (signal.SIGKILL, 5.0)):
+            for member in self._groups:
+                self._send(member, sent)
+            deadline = time.monotonic() + patience
+            while any(member.group_lives() for member in self._groups) and time.monotonic() < deadline:
+                if sent is signal.SIGTERM and is_hurried():
+                    break
+                time.sleep(0.02)
+        self.members.clear()
+
+    def _send(self, member: Member, sent: signal.Signals) -> None:
+        if sent is signal.SIGTERM:
+            member.process.send_signal(sent)
+        elif member.group_lives():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(member.pid, sent)
+
+    def _start(self, number: int) -> Member:
+        command = [
+            str(Path(sys.executable).with_name("kept")), "worker", "app:app", "--concurrency", "10",
+            "--grace", f"{GRACE}s", "--log-format", "json",
+        ]  # fmt: skip
+        with self.log_of(number).open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                cwd=HERE,
+                # A worker that has an index ends with its parent, also when we are the ones to be killed.
+                env={**self._environ, INDEX: str(number)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # the terminal's Ctrl-C is for us; we tell them
+            )
+        member = Member(number, process)
+        self._groups.append(member)
+        return member

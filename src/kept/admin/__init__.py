@@ -1,0 +1,1 @@
+"""What an operator sees and does: jobs, lanes, workers, and a doctor's judgement of the whole."""
