@@ -138,7 +138,7 @@ class AsyncTask(Enqueuer[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run the handler right here; a Context is supplied."""
-        return cast(Coroutine[Any, Any, R], self._call_here(args, kwargs))
+        return cast("Coroutine[Any, Any, R]", self._call_here(args, kwargs))
 
 
 class SyncTask(Enqueuer[P, R]):
@@ -146,7 +146,7 @@ class SyncTask(Enqueuer[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the handler right here; a Context is supplied."""
-        return cast(R, self._call_here(args, kwargs))
+        return cast("R", self._call_here(args, kwargs))
 
 
 class TaskDecorator(Protocol):

@@ -33,7 +33,8 @@ with live as (
    order by h.id desc limit %(limit)s
 )
 select x.id, l.queue, l.task, x.state, x.key, x.priority, x.attempt, x.attempt - x.uncharged as charged,
-       l.max_attempts, x.suspect, x.created_at, least(greatest(x.due_at, '0002-01-01Z'), '9999-01-01Z') as due_at,
+       l.max_attempts, x.suspect, x.created_at,
+       case when x.due_at is not null then least(greatest(x.due_at, '0002-01-01Z'), '9999-01-01Z') end as due_at,
        x.claimed_at, x.settled_at, w.name as locked_by, w.lease_until as locked_until,
        x.code, x.reason, x.message, x.retry_of,
        extract(epoch from kept.now() - coalesce(x.settled_at, x.created_at))::float8 as age
@@ -45,7 +46,8 @@ select x.id, l.queue, l.task, x.state, x.key, x.priority, x.attempt, x.attempt -
 
 -- name: show
 select id, queue, task, state, key, priority, attempt, charged, max_attempts, suspect, created_at,
-       least(greatest(due_at, '0002-01-01Z'), '9999-01-01Z') as due_at, claimed_at, settled_at, locked_by, locked_until,
+       case when due_at is not null then least(greatest(due_at, '0002-01-01Z'), '9999-01-01Z') end as due_at,
+       claimed_at, settled_at, locked_by, locked_until,
        code, reason, message, retry_of,
        extract(epoch from kept.now() - coalesce(settled_at, created_at))::float8 as age,
        headers::text, payload::text, result::text
@@ -203,7 +205,8 @@ with waiting as (
 )
 select l.id, l.queue, l.task, coalesce(w.due, 0) as due, coalesce(w.parked, 0) as parked,
        coalesce(w.running, 0) as running,
-       extract(epoch from kept.now() - greatest(w.oldest, '0002-01-01Z'))::float8 as oldest_due,
+       case when w.oldest is not null
+            then extract(epoch from kept.now() - greatest(w.oldest, '0002-01-01Z'))::float8 end as oldest_due,
        coalesce(l.paused_until > kept.now(), false) as paused,
        case when l.paused_until > kept.now() and l.paused_until < '9999-01-01Z' then l.paused_until end as paused_until,
        l.declared_at is not null as declared
@@ -227,7 +230,7 @@ returning id
 with resumed as (
   update kept.lane set paused_until = null
    where id = any(%(lanes)s::int[]) and paused_until is not null
-  returning id, coalesce(paused_until > kept.now(), true)
+  returning id
 )
 select id, (select pg_notify('kept:wake', 'lanes')) as woken from resumed
 
@@ -283,7 +286,7 @@ select pid, coalesce(application_name, '') as name, coalesce(state, '') as state
 -- name: hidden_sessions
 -- Sessions of other roles, of which we may not see what they do.
 select count(*) from pg_stat_activity
- where datname = current_database() and pid <> pg_backend_pid() and backend_type is null
+ where datname = current_database() and query = '<insufficient privilege>'
 
 
 -- name: strays

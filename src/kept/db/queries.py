@@ -43,7 +43,7 @@ class Queries:
 
     def __getitem__(self, name: str) -> LiteralString:
         # Literal in every sense that matters: it comes from our own files and holds no value of a caller.
-        return cast(LiteralString, self._statements[name])
+        return cast("LiteralString", self._statements[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._statements)

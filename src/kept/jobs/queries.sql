@@ -77,12 +77,14 @@ select c.ord, coalesce(h.job, c.id) as id, h.job is null or h.job = c.id as crea
 -- Settle what is finished, park what comes back, claim what is next: one statement, one commit.
 -- Fenced: a row changes only if (id, attempt, worker) still match; ids that did not come back as `lost`.
 -- Arrays of details may be shorter than the ids: what is missing is null, so plain successes cost two numbers.
+-- `= any(array[d.id])`, not `= d.id`: by that no plan can begin at kept.job. A plain join, prepared while the table
+-- is empty and vacuumed, reads all of it: for an empty table that looks cheapest.
 with settled as (
   delete from kept.job j
    using unnest(%(ids)s::bigint[], %(attempts)s::int[], %(states)s::text[], %(codes)s::text[],
                 %(reasons)s::text[], %(messages)s::text[], %(results)s::json[])
          d(id, attempt, state, code, reason, message, result)
-   where j.id = d.id and j.attempt = d.attempt and j.worker = %(worker)s
+   where j.id = any(array[d.id]) and j.attempt = d.attempt and j.worker = %(worker)s
   returning j.id, j.created_at, j.claimed_at, j.retry_of, j.lane, j.priority, j.attempt, j.uncharged, j.key,
             j.headers, j.payload, coalesce(d.state, 'done') as state, d.code, d.reason, d.message, d.result
 ), recorded as (
@@ -102,7 +104,7 @@ with settled as (
     from unnest(%(park_ids)s::bigint[], %(park_attempts)s::int[], %(park_delays)s::float8[],
                 %(park_charged)s::boolean[], %(park_suspect)s::boolean[])
          p(id, attempt, delay, charged, suspect)
-   where j.id = p.id and j.attempt = p.attempt and j.worker = %(worker)s
+   where j.id = any(array[p.id]) and j.attempt = p.attempt and j.worker = %(worker)s
   returning j.id
 ), logged as (
   insert into kept.job_log (job, at, attempt, worker, event, code, message, detail)
@@ -110,7 +112,7 @@ with settled as (
     from unnest(%(note_jobs)s::bigint[], %(note_attempts)s::int[], %(note_events)s::text[],
                 %(note_codes)s::text[], %(note_messages)s::text[], %(note_details)s::text[])
          n(job, attempt, event, code, message, detail)
-   where n.job in (select id from settled union all select id from parked)
+   where (n.job in (select id from settled union all select id from parked)) is true  -- hashed; a join is not
 ), claimed as (
   update kept.job
      set worker = %(worker)s, claimed_at = kept.now(), attempt = attempt + 1
@@ -121,12 +123,13 @@ with settled as (
                 for key share) alive            -- without it a claim racing a reclaim strands its jobs
       cross join unnest(%(lanes)s::int[], %(priorities)s::int[], %(wants)s::int[], %(floors)s::bigint[])
                  w(lane, priority, want, floor)
-       join kept.lane l on l.id = w.lane and (l.paused_until is null or l.paused_until <= kept.now())
       cross join lateral (
              select id from kept.job
               where lane = w.lane and priority = w.priority and ready and worker is null and id >= w.floor
               order by id limit w.want
                 for update skip locked) j
+      where (select l.paused_until is null or l.paused_until <= kept.now()
+               from kept.lane l where l.id = w.lane)      -- not a join: that could change the order of w
       limit %(most)s))
   returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,
             headers::text, payload::text
@@ -148,12 +151,12 @@ update kept.job
             where id = %(worker)s and state = 'live' and lease_until > kept.now() and session = %(session)s
               for key share) alive
     cross join unnest(%(lanes)s::int[]) w(lane)
-     join kept.lane l on l.id = w.lane and (l.paused_until is null or l.paused_until <= kept.now())
     cross join lateral (
            select id from kept.job
             where lane = w.lane and suspect and worker is null and due_at <= kept.now()
             order by due_at limit %(most)s
               for update skip locked) j
+    where (select l.paused_until is null or l.paused_until <= kept.now() from kept.lane l where l.id = w.lane)
     limit %(most)s))
 returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,
           headers::text, payload::text

@@ -39,7 +39,7 @@ async def reclaim_expired(store: Store) -> list[Reclaimed]:
 async def reclaim_abandoned(store: Store) -> list[Reclaimed]:
     """Take back jobs that name a worker which is not live. None are expected; this is the net below the net."""
     async with store.link.conn.transaction():
-        return await _take_back(store, {worker: "unknown" for worker in await store.abandoned()}, started=None)
+        return await _take_back(store, dict.fromkeys(await store.abandoned(), "unknown"), started=None)
 
 
 async def hand_back(store: Store, worker: UUID, started: Collection[int]) -> list[Reclaimed]:

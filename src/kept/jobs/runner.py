@@ -20,7 +20,7 @@ from kept.jobs.attempt import Attempt, timed_out
 from kept.jobs.context import Context
 from kept.jobs.lanes import LaneBook
 from kept.jobs.model import Claimed, Close, Completed, Leave, LostLease, Outcome, Park, Raised, Released
-from kept.jobs.store import Decision, Store, Stepped, Survey, Want
+from kept.jobs.store import Decision, Stepped, Store, Survey, Want
 from kept.jobs.text import detail_of, message_of
 from kept.signals import JobLeaseLost, JobsClaimed, JobsSettled, PickUp, Settled, Signals
 

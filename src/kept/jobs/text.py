@@ -35,7 +35,7 @@ def clean(text: str, most: int) -> str:
 def _end(text: str, most: int) -> str:
     """The last *most* characters, from a new word on: half a connection string hides its password from us."""
     first, _, rest = text[-most:].partition(" ")
-    return rest if rest else first
+    return rest or first
 
 
 def message_of(said_by: object) -> str:

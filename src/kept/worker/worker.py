@@ -25,7 +25,7 @@ from kept.durations import Duration, duration
 from kept.errors import Unavailable
 from kept.jobs.attempt import Attempt
 from kept.jobs.lanes import LaneBook
-from kept.jobs.model import LostLease, Outcome, Released
+from kept.jobs.model import Lane, LostLease, Outcome, Released
 from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired
 from kept.jobs.registry import Registry
 from kept.jobs.runner import Identity, JobsRunner, Options
@@ -264,8 +264,9 @@ class Worker:
         self._listener.start()
 
     async def _refresh_lanes(self) -> None:
-        lanes = await self._store.lanes(self._plan.settings.queues)
-        self._newest_lane = max((lane.id for lane in lanes), default=0)
+        settings = self._plan.settings
+        lanes = [lane for lane in await self._store.lanes(settings.queues) if _in_shard(lane, settings)]
+        self._newest_lane = max(self._newest_lane, max((lane.id for lane in lanes), default=0))
         registry = self._plan.registry
         known = [(lane, found) for lane in lanes if (found := registry.find(lane.task)) is not None]
         self._book.serve(known)
@@ -407,6 +408,7 @@ class Worker:
         if now < self._next_upkeep:
             return 0
         self._next_upkeep = now + UPKEEP_LOOK
+        await self._refresh_lanes()
         if not await self._store.turn("upkeep", self._lease.worker, UPKEEP_EVERY):
             return 0
         settings = self._plan.settings
@@ -599,6 +601,10 @@ class Worker:
         self.signals.report(
             WorkerStopped(worker=str(self._lease.worker), name=self.name, released=self._released)
         )
+
+
+def _in_shard(lane: Lane, settings: Settings) -> bool:
+    return settings.shard_count is None or lane.id % settings.shard_count == settings.shard_index
 
 
 async def declare(store: Store, registry: Registry) -> tuple[int, int]:

@@ -1,0 +1,285 @@
+"""The doctor's judgement: facts in, findings out. Pure and total."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from kept.admin.facts import Facts
+from kept.admin.model import Finding, LaneRow, WorkerRow
+
+MOST_OFFSET = 2.0  # seconds between two clocks
+MANY_DEAD = 100_000  # rows
+LONG_SNAPSHOT = 300.0  # seconds
+SOON = timedelta(days=7)
+OVERDUE = 30.0  # seconds: six scans for expired leases
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Everything worth saying, in the order in which to read it; at least one finding for each matter."""
+    return [
+        *server(facts),
+        *pooling(facts),
+        *clock(facts),
+        *bloat(facts),
+        *transactions(facts),
+        *partitions(facts),
+        *leases(facts),
+        *service(facts),
+        *declarations(facts),
+    ]
+
+
+def is_sick(findings: Iterable[Finding]) -> bool:
+    """Whether there is a problem among them."""
+    return any(finding.level == "problem" for finding in findings)
+
+
+def server(facts: Facts) -> list[Finding]:
+    """What runs, and whether it keeps its commits."""
+    version = facts.server.version.split(" ")[0]
+    found = [
+        Finding("ok", "server", f"PostgreSQL {version} answers and can be written to."),
+        Finding("ok", "schema", f"The schema is up to date ({facts.migrations} migrations)."),
+    ]
+    off = [
+        name
+        for name, on in (
+            ("fsync", facts.server.fsync),
+            ("full_page_writes", facts.server.full_page_writes),
+            ("synchronous_commit", facts.server.synchronous_commit != "off"),
+        )
+        if not on
+    ]
+    if off:
+        found.append(
+            Finding(
+                "warning",
+                "not_durable",
+                f"The server may lose commits when it crashes: {_and(off)} {_are(len(off))} off.",
+                "Turn it on unless this database may be lost; Kept cannot keep what the server does not.",
+            )
+        )
+    return found
+
+
+def pooling(facts: Facts) -> list[Finding]:
+    """Whether a pooler stands between."""
+    if not facts.pooled:
+        return [Finding("ok", "pooling", "The connection is direct.")]
+    return [
+        Finding(
+            "warning",
+            "pooling",
+            "A connection pooler stands before the server: workers poll once a second, nobody can be woken.",
+            "Give workers a direct connection if jobs are to start within milliseconds.",
+        )
+    ]
+
+
+def clock(facts: Facts) -> list[Finding]:
+    """Whether this machine and the database agree on the time."""
+    offset = facts.clock.offset
+    # Half the round trip may be all on one side.
+    if abs(offset) - facts.clock.round_trip / 2 <= MOST_OFFSET:
+        return [Finding("ok", "clock", "This machine's clock and the database's agree.")]
+    side = "behind" if offset > 0 else "ahead of"
+    return [
+        Finding(
+            "warning",
+            "clock",
+            f"This machine's clock is {abs(offset):.1f} s {side} the database's.",
+            "Synchronise the clocks: the database's decides, so a due_at computed here comes at another time.",
+        )
+    ]
+
+
+def bloat(facts: Facts) -> list[Finding]:
+    """Whether dead rows pile up among the live jobs."""
+    if facts.dead_rows < MANY_DEAD or facts.dead_rows < facts.live_rows:
+        return [Finding("ok", "bloat", f"The job table has {facts.dead_rows} dead rows.")]
+    return [
+        Finding(
+            "warning",
+            "bloat",
+            f"The job table has {facts.dead_rows} dead rows beside {facts.live_rows} live ones.",
+            "See that autovacuum runs and that no transaction is held open; VACUUM the table if it does not shrink.",
+        )
+    ]
+
+
+def transactions(facts: Facts) -> list[Finding]:
+    """Who keeps dead rows from being removed."""
+    found = []
+    for session in facts.sessions:
+        who = f"Session {session.pid} ({session.name or 'without a name'})"
+        if session.state.startswith("idle in transaction"):
+            found.append(
+                Finding(
+                    "warning",
+                    "idle_in_transaction",
+                    f"{who} has been idle in a transaction for {session.seconds:.0f} s.",
+                    "Let it commit, or set idle_in_transaction_session_timeout; it holds locks and dead rows.",
+                )
+            )
+        elif session.seconds > LONG_SNAPSHOT:
+            found.append(
+                Finding(
+                    "warning",
+                    "held_snapshot",
+                    f"{who} has held a snapshot for {session.seconds:.0f} s.",
+                    "Let it end if it can: no dead row is removed while it lasts.",
+                )
+            )
+    if found:
+        return found
+    hidden = (
+        f" (of those this role may see; {facts.hidden_sessions} are hidden)" if facts.hidden_sessions else ""
+    )
+    return [Finding("ok", "transactions", f"No session holds a transaction open for long{hidden}.")]
+
+
+def partitions(facts: Facts) -> list[Finding]:
+    """Whether history and log have room in the days to come."""
+    advice = "Let a worker run, its upkeep sees to partitions; `kept worker` says why if it cannot."
+    found = [
+        Finding("warning", "default_partition", f"The default partition {name} holds rows.", advice)
+        for name in facts.strays
+    ]
+    # One that is only 30 days away is made within the hour; within a week it should long be there.
+    late: dict[str, datetime] = {}
+    for make in facts.missing:
+        if make.starts_at <= facts.now + SOON:
+            late[make.parent] = min(make.starts_at, late.get(make.parent, make.starts_at))
+    found += [
+        Finding(
+            "warning",
+            "partition_missing",
+            f"{parent} has no partition for {starts_at:%Y-%m-%d}; its rows will go to the default partition.",
+            advice,
+        )
+        for parent, starts_at in late.items()
+    ]
+    return found or [Finding("ok", "partitions", "The partitions of the coming week are there.")]
+
+
+def leases(facts: Facts) -> list[Finding]:
+    """Whether dead workers' jobs come back."""
+    found = []
+    for worker in facts.workers:
+        if worker.alive or (worker.state != "live" and not worker.running):
+            continue
+        late = -worker.lease_left
+        stuck = late > OVERDUE and worker.running > 0
+        found.append(
+            Finding(
+                "problem" if stuck else "warning",
+                "lease_expired",
+                f"The lease of worker {worker.name} ended {late:.0f} s ago with {_count(worker.running, 'job')} in its name.",
+                "Start a worker: whichever lives takes the jobs back within seconds."
+                if stuck
+                else "Nothing, if a worker lives: it takes the jobs back within seconds.",
+            )
+        )
+    alive = sum(worker.alive for worker in facts.workers)
+    return found or [
+        Finding("ok", "leases", f"{_count(alive, 'worker')} {_are(alive)} alive, and no lease has run out.")
+    ]
+
+
+def service(facts: Facts) -> list[Finding]:
+    """Whether somebody serves every lane that has due jobs; and which tasks nobody ever declared."""
+    alive = [worker for worker in facts.workers if worker.alive]
+    waiting = [lane for lane in facts.lanes if lane.due and not lane.paused and not lane.running]
+    if waiting and not alive:
+        due = sum(lane.due for lane in waiting)
+        return [
+            Finding(
+                "problem",
+                "no_worker",
+                f"No worker is alive, and {_due(due)}.",
+                "Start one: `kept worker module:app`.",
+            ),
+            *_undeclared(facts.lanes),
+        ]
+    found = [finding for lane in waiting for finding in _unserved(lane, alive)]
+    return [
+        *(found or [Finding("ok", "service", "Every lane with due jobs is served.")]),
+        *_undeclared(facts.lanes),
+    ]
+
+
+def _unserved(lane: LaneRow, alive: list[WorkerRow]) -> list[Finding]:
+    here = [worker for worker in alive if worker.queues is None or lane.queue in worker.queues]
+    if not here:
+        return [
+            Finding(
+                "problem",
+                "queue_unserved",
+                f"No worker serves queue {lane.queue}, and {_due(lane.due)} for {lane.task}.",
+                f"Start a worker with --queues {lane.queue}, or without --queues for all.",
+            )
+        ]
+    if not any(lane.task in worker.declared for worker in here):
+        return [
+            Finding(
+                "problem",
+                "task_unhandled",
+                f"No worker of queue {lane.queue} declares task {lane.task}, and {_due(lane.due)}.",
+                "Deploy the code that declares it, or cancel the jobs.",
+            )
+        ]
+    return []
+
+
+def _undeclared(lanes: Iterable[LaneRow]) -> list[Finding]:
+    known: defaultdict[str, bool] = defaultdict(bool)
+    for lane in lanes:
+        known[lane.task] |= lane.declared
+    return [
+        Finding(
+            "warning",
+            "undeclared",
+            f"Task {task} was enqueued but never declared.",
+            "Check its spelling where it is enqueued, or deploy the code that declares it.",
+        )
+        for task, declared in known.items()
+        if not declared
+    ]
+
+
+def declarations(facts: Facts) -> list[Finding]:
+    """Whether live workers would treat the same job alike."""
+    digests: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for worker in facts.workers:
+        if worker.alive:
+            for task, digest in worker.declared.items():
+                digests[task].setdefault(digest, worker.name)
+    found = [
+        Finding(
+            "warning",
+            "declarations_differ",
+            f"Task {task} is declared differently by workers {_and(sorted(by.values()))}.",
+            "Run the same code everywhere; while a new release is rolled out this passes by itself.",
+        )
+        for task, by in sorted(digests.items())
+        if len(by) > 1
+    ]
+    return found or [Finding("ok", "declarations", "All live workers declare their tasks alike.")]
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _due(number: int) -> str:
+    return f"{_count(number, 'job')} {_are(number)} due"
