@@ -9,7 +9,7 @@ help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
 demo: .venv/.demo ## a fleet of workers, killed every few seconds, losing nothing (Ctrl-C ends it)
-	@$(BIN)/python -m kept.demo
+	@$(BIN)/python examples/demo
 
 test: .venv/.dev ## the test suite on the embedded PostgreSQL; needs neither apt nor root
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not debian" -q

@@ -79,6 +79,7 @@ class Shell:
             ["bash", "--norc"], cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )  # fmt: skip
+        self._said = ""  # and not yet read; a command in the background speaks when it likes
         self.run("set -m")  # each command in the background has a process group of its own, as in a terminal
 
     def __enter__(self) -> Self:
@@ -103,23 +104,22 @@ class Shell:
             raise AssertionError(f"{block}: a {block.language} block that nobody can follow")
 
     def run(self, command: str, timeout: float = 60) -> str:
-        """What *command* says; it must succeed within *timeout* seconds."""
+        """What is said until *command* is over; it must succeed within *timeout* seconds."""
         assert self._bash.stdin is not None
         self._bash.stdin.write(f"{{ {command}\n}} </dev/null; echo {_DONE} $?\n".encode())
         self._bash.stdin.flush()
-        said = self._read_until_done(command, time.monotonic() + timeout)
-        output, _, code = said.rpartition(_DONE)
-        assert code.strip() == "0", f"{command}: exit code {code.strip()}\n{output}"
+        output, code = self._read_until_done(command, time.monotonic() + timeout)
+        assert code == 0, f"{command}: exit code {code}\n{output}"
         return output
 
-    def _read_until_done(self, command: str, deadline: float) -> str:
+    def _read_until_done(self, command: str, deadline: float) -> tuple[str, int]:
         assert self._bash.stdout is not None
-        said = b""
-        while not re.search(rf"{_DONE} \d+\n\Z".encode(), said):
+        while (done := re.search(rf"{_DONE} (\d+)\n", self._said)) is None:
             ready, _, _ = select.select([self._bash.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"{command}: not over in time; so far:\n{said.decode()}"
-            said += os.read(self._bash.stdout.fileno(), 65536)
-        return said.decode()
+            assert ready, f"{command}: not over in time; so far:\n{self._said}"
+            self._said += os.read(self._bash.stdout.fileno(), 65536).decode(errors="replace")
+        output, self._said = self._said[: done.start()], self._said[done.end() :]
+        return output, int(done[1])
 
 
 def expect(output: str, shown: list[str], where: str) -> None:
@@ -127,9 +127,7 @@ def expect(output: str, shown: list[str], where: str) -> None:
     lines = iter(output.splitlines())
     for line in shown:
         pattern = ".*".join(re.escape(part) for part in line.split("…"))
-        assert any(re.fullmatch(pattern, said.rstrip()) for said in lines), (
-            f"{where}: {line!r} is not in\n{output}"
-        )
+        assert any(re.fullmatch(pattern, said.rstrip()) for said in lines), f"{where}: {line!r} is not in\n{output}"
 
 
 def _commands(text: str) -> Iterator[tuple[str, list[str]]]:

@@ -10,9 +10,12 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from show import DemoFailed, Plan, Result, run
 from terminal import Stop
+
+if TYPE_CHECKING:
+    from show import Plan, Result
 
 PROJECT = Path(__file__).resolve().parents[2]
 WITHOUT_TERMINAL = 20.0  # seconds
@@ -20,32 +23,27 @@ WITHOUT_TERMINAL = 20.0  # seconds
 
 def main() -> int:
     """0 if nothing was lost."""
-    try:
-        plan = _plan()
-        stop = Stop()
-        with stop.listening():
-            result = run(plan, stop)
-    except DemoFailed as failure:
-        sys.stderr.write(f"demo: {failure}\n")
-        return 1
-    _tell(result)
-    return 0 if result.verdict.clean else 1
+    stop = Stop()
+    with stop.listening():
+        from fleet import DemoFailed  # imports take half a second, in which Ctrl-C must be heard already
+        from show import run
 
-
-def _tell(result: Result) -> None:
-    """The summary, and a sentence about what it does not say."""
-    if result.totals.waiting:
-        sys.stderr.write(f"demo: {len(result.totals.waiting)} jobs were not waited for; they are kept, not lost\n")
-    if result.verdict.phantoms:
-        sys.stderr.write(f"demo: {len(result.verdict.phantoms)} jobs ran although their transaction was rolled back\n")
-    with contextlib.suppress(OSError):
-        sys.stdout.write(f"{result.summary}\n")
-        sys.stdout.flush()
+        try:
+            result = run(_plan(), stop)
+        except DemoFailed as failure:
+            sys.stderr.write(f"demo: {failure}\n")
+            return 1
+        _tell(result)
+        return 0 if result.verdict.clean else 1
 
 
 def _plan() -> Plan:
     """What the environment asks for. Other KEPT_* variables are meant for the reader's own work: they go."""
-    own = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("KEPT_") and name != "KEPT_PG_BIN"}
+    from fleet import DemoFailed
+    from show import Plan
+
+    ours = [name for name in os.environ if name.startswith("KEPT_") and name != "KEPT_PG_BIN"]
+    own = {name: os.environ.pop(name) for name in ours}
     terminal = sys.stdout.isatty()
     seconds = own.get("KEPT_DEMO_SECONDS")
     try:
@@ -54,6 +52,18 @@ def _plan() -> Plan:
         raise DemoFailed(f"KEPT_DEMO_SECONDS={seconds!r} is not a number of seconds") from None
     folder = Path(own.get("KEPT_DEMO_DIR") or PROJECT / ".kept" / "demo").absolute()
     return Plan(folder=folder, seconds=limit, terminal=terminal)
+
+
+def _tell(result: Result) -> None:
+    """The summary, and a sentence about what it does not say."""
+    waiting, phantoms = len(result.totals.waiting), len(result.verdict.phantoms)
+    if waiting:
+        sys.stderr.write(f"demo: {waiting} jobs were not waited for; they are kept, not lost\n")
+    if phantoms:
+        sys.stderr.write(f"demo: {phantoms} jobs ran although their transaction was rolled back\n")
+    with contextlib.suppress(OSError):
+        sys.stdout.write(f"{result.summary}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import asyncio
 import time
 
 import oracle
-
 from kept import App, Context, Failure, Retry
 
 app = App()

@@ -10,9 +10,9 @@ from typing import Self
 
 from rich.console import Console
 from rich.live import Live
+
 from view import Scene, draw, plain
 
-EVERY = 0.25  # seconds between two pictures
 LINE_EVERY = 2.0  # seconds between two lines
 
 
@@ -24,7 +24,7 @@ class Display:
         self._live = Live(console=console, screen=True, auto_refresh=False) if terminal else None
         self._gone = gone
         self._silent = False
-        self._next = 0.0
+        self._next_line = time.monotonic() + LINE_EVERY
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -37,17 +37,13 @@ class Display:
         if self._live is not None:
             self._try(self._live.stop)
 
-    def due(self) -> bool:
-        """Whether it is time for another picture."""
-        return time.monotonic() >= self._next
-
     def show(self, scene: Scene) -> None:
-        """Show how things are."""
+        """Show how things are; without a terminal only now and then."""
         live = self._live
-        self._next = time.monotonic() + (EVERY if live else LINE_EVERY)
         if live is not None:
             self._try(lambda: live.update(draw(scene), refresh=True))
-        else:
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE_EVERY
             self._line(plain(scene))
 
     def happened(self, scene: Scene, text: str, style: str = "") -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import psycopg
+
 from fleet import Member
 from oracle import Tally
 
@@ -22,10 +23,12 @@ select l.queue,
   from kept.lane l left join kept.job j on j.lane = l.id
  group by l.queue order by l.queue"""
 
+# A worker counts as live once its keeper watches over it: the keeper's connection shows that.
 WORKERS = """
 select w.pid, extract(epoch from w.lease_until - kept.now())::float8, count(j.id)
   from kept.worker w left join kept.job j on j.worker = w.id
  where w.state = 'live' and w.pid = any(%s)
+   and exists (select from pg_stat_activity a where a.application_name = left('kept keeper ' || w.name, 63))
  group by w.id"""
 
 # Of a dead worker's jobs that had started: how many there are, how many wait for their next attempt, and when
@@ -147,7 +150,8 @@ class Figures:
         row = self._conn.execute(TOTALS).fetchone()
         assert row is not None
         waiting = frozenset(id for (id,) in self._conn.execute("select id from kept.job"))
-        return Totals(*row, waiting)
+        done, failed, taken_over = row
+        return Totals(done, failed, taken_over, waiting)
 
 
 def _seconds(since: datetime, moment: datetime | None) -> float:

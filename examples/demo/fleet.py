@@ -14,12 +14,13 @@ from pathlib import Path
 
 from kept.worker.supervisor import INDEX
 
+REPLACE_AFTER = 1.0  # seconds
 GRACE = 5  # seconds a worker has to finish what it runs
 HERE = Path(__file__).resolve().parent
 
 
-class FleetFailed(Exception):
-    """A worker ended that nobody killed."""
+class DemoFailed(Exception):
+    """A part of the demo did not work; the message is a sentence for its user."""
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Fleet:
         self._environ = environ
         self._logs = logs
         self._groups: list[Member] = []  # everyone whose group may still have a process
+        self._vacant: list[tuple[int, float]] = []
         self.members: list[Member] = []
 
     def start(self) -> None:
@@ -71,18 +73,23 @@ class Fleet:
             self.members.append(self._start(number))
 
     def kill(self, member: Member) -> None:
-        """Kill *member* and start another in its place."""
+        """Kill *member*; another takes its place in a moment, as a supervisor would see to."""
         member.kill()
         self._groups = [each for each in self._groups if each.group_lives()]
-        self.members[self.members.index(member)] = self._start(member.number)
+        self.members.remove(member)
+        self._vacant.append((member.number, time.monotonic() + REPLACE_AFTER))
 
-    def check(self) -> None:
-        """Raise if a worker ended on its own."""
+    def look_after(self) -> None:
+        """Start who is to be replaced; raise if a worker ended on its own."""
+        now = time.monotonic()
+        for number, at in [each for each in self._vacant if each[1] <= now]:
+            self._vacant.remove((number, at))
+            self.members.append(self._start(number))
         for member in self.members:
             code = member.process.poll()
             if code is not None:
                 log = self.log_of(member.number)
-                raise FleetFailed(f"{member.name} ended by itself with exit code {code}; its log is {log}")
+                raise DemoFailed(f"{member.name} ended by itself with exit code {code}; its log is {log}")
 
     def log_of(self, number: int) -> Path:
         return self._logs / f"worker-{number}.log"
@@ -112,7 +119,7 @@ class Fleet:
             "--grace", f"{GRACE}s", "--log-format", "json",
         ]  # fmt: skip
         with self.log_of(number).open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603
+            process = subprocess.Popen(
                 command,
                 cwd=HERE,
                 # A worker that has an index ends with its parent, also when we are the ones to be killed.

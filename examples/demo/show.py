@@ -13,29 +13,26 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import oracle
 import psycopg
+
+import oracle
 from display import Display
 from figures import Figures, TakeOver, Totals
-from fleet import Fleet, FleetFailed, Member
-from producer import TABLES, Producer
-from terminal import Stop
-from view import Scene
-
+from fleet import DemoFailed, Fleet, Member
 from kept import Error
 from kept.db import migrate
 from kept.db.embedded import Embedded, location
+from producer import TABLES, Producer
+from terminal import Stop
+from view import Scene
 
 WORKERS = 3
 KILL_EVERY = 3.0  # seconds
 START_WITHIN = 30.0  # seconds for the first worker to come up
 FINISH_WITHIN = 15.0  # seconds for what was accepted to be done
 SHOW_KILLED_FOR = 4.0  # seconds a dead worker stays in the picture
+PICTURE_EVERY = 0.25  # seconds
 PAUSE = 0.05  # seconds between two looks at everything
-
-
-class DemoFailed(Exception):
-    """Something that the demo needs did not work; the message is a sentence for its user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ def run(plan: Plan, stop: Stop) -> Result:
         try:
             with Display(terminal=plan.terminal, gone=stop.ask) as display:
                 totals = Show(plan, stop, display).play()
-        except (Error, FleetFailed, psycopg.Error, OSError) as error:
+        except (DemoFailed, Error, psycopg.Error, OSError) as error:
             raise DemoFailed(f"{' '.join(str(error).split())} (the logs are in {plan.files})") from error
         verdict = oracle.judge(plan.accepted, plan.rolled_back, plan.effects, waiting=totals.waiting)
         return Result(totals, verdict)
@@ -106,12 +103,15 @@ class Show:
         self._display = display
         self._scene = Scene()
         self._began = time.monotonic()
+        self._next_picture = 0.0
         self._take_overs: list[TakeOver] = []
         environ = {**os.environ, "KEPT_DATABASE_URL": plan.database, oracle.EFFECTS: str(plan.effects)}
         self._fleet = Fleet(WORKERS, environ, plan.files)
 
     def play(self) -> Totals:
         """Start PostgreSQL and play on it; the last one out stops it."""
+        if self._stop.asked():
+            return Totals()
         self._say("starting PostgreSQL")
         server = Embedded(location(self._plan.database))
         try:
@@ -119,14 +119,14 @@ class Show:
             with psycopg.connect(url, application_name="demo", autocommit=True) as conn:
                 return self._play(url, conn)
         except (Error, psycopg.Error):
-            if self._stop.asked:  # a signal to all of us also reaches what was just being started
+            if self._stop.asked():  # a signal to all of us also reaches what was just being started
                 return Totals()
             raise
         finally:
             server.release()
 
     def _play(self, url: str, conn: psycopg.Connection) -> Totals:
-        if self._stop.asked:
+        if self._stop.asked():
             return Totals()
         _prepare(conn)
         self._figures = Figures(conn, oracle.Tally(self._plan.effects))
@@ -137,25 +137,25 @@ class Show:
             self._perform()
         finally:
             self._producer.stop()
-            self._fleet.stop(is_hurried=lambda: self._stop.hurried)
+            self._fleet.stop(is_hurried=self._stop.hurried)
         return self._figures.totals()
 
     def _wait_for_workers(self) -> None:
         self._say("starting workers")
         deadline = time.monotonic() + START_WITHIN
-        while not self._stop.asked and not self._scene.live:
+        while not self._stop.asked() and not self._scene.live:
             if time.monotonic() > deadline:
-                raise FleetFailed(f"no worker was ready within {START_WITHIN:.0f} s")
+                raise DemoFailed(f"no worker was ready within {START_WITHIN:.0f} s")
             self._look()
 
     def _perform(self) -> None:
-        if self._stop.asked:
+        if self._stop.asked():
             return
         self._producer.start()
         self._say("running", "jobs are flowing")
         began = time.monotonic()
         next_kill = began + KILL_EVERY
-        while not self._stop.asked and not self._is_over(began):
+        while not self._stop.asked() and not self._is_over(began):
             if time.monotonic() >= next_kill:
                 next_kill += KILL_EVERY
                 self._kill_one()
@@ -171,13 +171,13 @@ class Show:
         self._say("finishing", "no more orders: finishing what was accepted")
         deadline = time.monotonic() + FINISH_WITHIN
         while self._figures.unfinished() or not all(each.over for each in self._take_overs):
-            if time.monotonic() > deadline or self._stop.hurried:
+            if time.monotonic() > deadline or self._stop.hurried():
                 return
             self._look()
         self._say("stopping")
 
     def _kill_one(self) -> None:
-        """SIGKILL for a worker that is at work; another takes its place."""
+        """SIGKILL for a worker that is at work; another takes its place a moment later."""
         working = [member for member in self._fleet.members if member.pid in self._scene.live]
         if len(working) < 2:
             return
@@ -190,13 +190,15 @@ class Show:
 
     def _look(self) -> None:
         """Look at everything once, show it when it is time to, and take a breath."""
-        self._fleet.check()
+        self._fleet.look_after()
         if self._producer.error is not None:
-            raise self._producer.error
+            raise DemoFailed(f"the producer failed: {self._producer.error}")
         for each in self._take_overs:
             if not each.over:
                 self._follow(each)
-        if self._display.due() or not self._scene.live:
+        self._scene.elapsed = time.monotonic() - self._began
+        if time.monotonic() >= self._next_picture:
+            self._next_picture = time.monotonic() + PICTURE_EVERY
             self._picture()
         time.sleep(PAUSE)
 
@@ -217,14 +219,12 @@ class Show:
 
     def _picture(self) -> None:
         scene, members = self._scene, self._fleet.members
-        scene.elapsed = time.monotonic() - self._began
         scene.accepted = self._producer.accepted
         scene.lanes = self._figures.lanes()
         scene.members = members
         scene.live = self._figures.workers(members)
         scene.killed = self._lately_killed()
-        if self._display.due():
-            self._display.show(scene)
+        self._display.show(scene)
 
     def _lately_killed(self) -> list[Member]:
         since = time.monotonic() - SHOW_KILLED_FOR
@@ -234,8 +234,7 @@ class Show:
         self._scene.status = status
         self._scene.elapsed = time.monotonic() - self._began
         self._display.happened(self._scene, event or status)
-        if self._plan.terminal:
-            self._display.show(self._scene)
+        self._display.show(self._scene)
 
 
 @contextlib.contextmanager

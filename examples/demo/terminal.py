@@ -22,15 +22,16 @@ class Stop:
         self._keys: int | None = None
 
     def ask(self) -> None:
+        """Ask once more."""
         self._times += 1
 
-    @property
     def asked(self) -> bool:
+        """Whether it is time to end."""
         self._read_keys()
         return self._times > 0
 
-    @property
     def hurried(self) -> bool:
+        """Whether there is no time left to finish anything."""
         self._read_keys()
         return self._times > 1
 

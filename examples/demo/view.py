@@ -6,17 +6,19 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from figures import Lane, Live
-from fleet import Member
 from rich.box import ROUNDED
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from figures import Lane, Live
+from fleet import Member
+
 WIDTH = 80
 WORKER_ROWS = 5  # three that live and two that were killed lately
 EVENTS = 5
+LEFT = ("lane", "worker", "state")
 
 
 @dataclass(slots=True)
@@ -50,8 +52,8 @@ class Scene:
 
 def draw(scene: Scene) -> RenderableType:
     """The whole picture."""
-    parts = [_header(scene), _lanes(scene), Text(), _workers(scene), Text(), _events(scene)]
-    return Group(*parts, Text("Ctrl-C ends it: what was accepted is finished first", style="dim"))
+    hint = Text("Ctrl-C ends it: what was accepted is finished first", style="dim")
+    return Group(_header(scene), _lanes(scene), Text(), _workers(scene), Text(), _events(scene), hint)
 
 
 def plain(scene: Scene) -> str:
@@ -83,7 +85,9 @@ def _figure(label: str, value: str) -> Text:
 
 
 def _lanes(scene: Scene) -> Table:
-    table = _table(("lane", 20), ("pending", 9), ("later", 8), ("running", 9), ("done", 9), ("rate", 9), ("oldest", 10))
+    table = _table(
+        ("lane", 18), ("pending", 9), ("later", 9), ("running", 9), ("done", 10), ("rate", 9), ("oldest", 10)
+    )
     for lane in scene.lanes:
         table.add_row(
             Text(lane.name, style="cyan"),
@@ -98,14 +102,16 @@ def _lanes(scene: Scene) -> Table:
 
 
 def _workers(scene: Scene) -> Table:
-    table = _table(("worker", 20), ("pid", 9), ("state", 12), ("running", 9), ("lease left", 12))
-    for member in scene.members:
+    table = _table(("worker", 18), ("pid", 9), ("", 3), ("state", 12), ("running", 9), ("lease left", 13))
+    for member in sorted([*scene.members, *scene.killed], key=lambda each: (each.number, each.started)):
         live = scene.live.get(member.pid)
-        state = Text("live", style="green") if live else Text("starting", style="yellow")
-        running, left = (str(live.running), f"{live.lease_left:.0f} s") if live else ("", "")
-        table.add_row(Text(member.name, style="cyan"), str(member.pid), state, running, left)
-    for member in list(scene.killed)[-(WORKER_ROWS - len(scene.members)) :]:
-        table.add_row(member.name, str(member.pid), "killed", "", "", style="red")
+        if member.killed is not None:
+            table.add_row(member.name, str(member.pid), "", "killed", style="red")
+        elif live is None:
+            table.add_row(Text(member.name, style="cyan"), str(member.pid), "", Text("starting", style="yellow"))
+        else:
+            state, left = Text("live", style="green"), f"{live.lease_left:.0f} s"
+            table.add_row(Text(member.name, style="cyan"), str(member.pid), "", state, str(live.running), left)
     return _filled(table, WORKER_ROWS)
 
 
@@ -118,8 +124,8 @@ def _events(scene: Scene) -> Table:
 
 def _table(*columns: tuple[str, int]) -> Table:
     table = Table(box=None, padding=0, pad_edge=True, header_style="dim", width=WIDTH)
-    for number, (name, width) in enumerate(columns):
-        table.add_column(name, width=width, no_wrap=True, justify="left" if number == 0 else "right")
+    for name, width in columns:
+        table.add_column(name, width=width, no_wrap=True, justify="left" if name in LEFT else "right")
     return table
 
 

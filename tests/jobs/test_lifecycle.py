@@ -120,9 +120,7 @@ def test_every_state_is_reached_and_only_the_settled_ones_are_left_by_nothing() 
 
 @pytest.mark.parametrize("name", MADE)
 def test_the_page_shows_what_the_code_makes(name: str) -> None:
-    shown = re.search(
-        rf"<!-- made: {name} -->\n(.*?)<!-- end -->", PAGE.read_text(encoding="utf-8"), re.DOTALL
-    )
+    shown = re.search(rf"<!-- made: {name} -->\n(.*?)<!-- end -->", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert shown is not None
     assert shown[1] == MADE[name], "take it over from kept.jobs.lifecycle"
 

@@ -1,6 +1,6 @@
 """Retry, cancel and delete: in batches, each a transaction of its own that waits for nobody.
 
-A pass goes upwards over the ids that were there when it began, so it ends, and what it makes it does not meet.
+A pass goes upwards over the ids that were there when it began: it ends, and does not meet what it makes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from kept.admin.model import Action, Filter
 from kept.admin.store import NEWEST, params
 from kept.db.connect import array
-from kept.db.queries import Queries
+from kept.db.queries import Queries, load
 from kept.db.tx import Steps, SyncConnection, run
 from kept.errors import Refused
 from kept.jobs.model import State
@@ -33,7 +33,7 @@ MEANS: dict[Action, tuple[State, ...]] = {**MAY, "retry": ("failed",)}
 class Matched(NamedTuple):
     """How many jobs a filter means now, and the highest id among them."""
 
-    count: int
+    jobs: int
     upto: int
 
 
@@ -78,6 +78,10 @@ def bulk(action: Action, wanted: Filter, *, again: bool = False, states: tuple[S
     for state in states:
         if state not in MAY[action]:
             raise Refused(f"--state {state}: {_cannot(action, state)}", field="state")
+    if action == "cancel" and wanted.code is not None:
+        raise Refused(
+            "--code: only settled jobs have an error code, and only pending jobs can be cancelled", field="code"
+        )
     default = MAY[action] if wanted.ids is not None else MEANS[action]
     return Bulk(action=action, wanted=structs.replace(wanted, states=states or default), again=again)
 
@@ -88,18 +92,16 @@ def count(sql: Queries, bulk: Bulk) -> Steps[Matched]:
     return Matched(rows[0][0], rows[0][1] or 0)
 
 
-def change(
-    conn: SyncConnection, sql: Queries, jobs: Queries, bulk: Bulk, upto: int, most: int
-) -> list[Changed]:
+def change(conn: SyncConnection, schema: str, bulk: Bulk, *, upto: int = NEWEST, most: int = NEWEST) -> list[Changed]:
     """Do it, batch by batch, to at most *most* jobs with ids up to *upto*; locked ones are skipped.
 
-    *conn* is in autocommit mode; *jobs* are the statements of :mod:`kept.jobs`.
+    *conn* is in autocommit mode.
     """
     changed: list[Changed] = []
     after = 0
     while len(changed) < most:
         limit = min(BATCH, most - len(changed))
-        taken, done = _patiently(conn, sql, jobs, bulk, {"after": after, "upto": upto, "limit": limit})
+        taken, done = _patiently(conn, schema, bulk, {"after": after, "upto": upto, "limit": limit})
         if not taken:
             break
         changed += done
@@ -108,23 +110,22 @@ def change(
 
 
 def _patiently(
-    conn: SyncConnection, sql: Queries, jobs: Queries, bulk: Bulk, place: dict[str, object]
+    conn: SyncConnection, schema: str, bulk: Bulk, place: dict[str, object]
 ) -> tuple[list[int], list[Changed]]:
     """One batch; begun anew when it met another transaction the wrong way round."""
     for _ in range(TRIES - 1):
         try:
             with conn.transaction():
-                return run(conn, _batch(sql, jobs, bulk, place))
+                return run(conn, _batch(schema, bulk, place))
         except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
             continue
     with conn.transaction():
-        return run(conn, _batch(sql, jobs, bulk, place))
+        return run(conn, _batch(schema, bulk, place))
 
 
-def _batch(
-    sql: Queries, jobs: Queries, bulk: Bulk, place: dict[str, object]
-) -> Steps[tuple[list[int], list[Changed]]]:
+def _batch(schema: str, bulk: Bulk, place: dict[str, object]) -> Steps[tuple[list[int], list[Changed]]]:
     """The ids taken, and what was changed of them."""
+    sql = load("kept.admin", schema)
     rows = yield sql["take_pending" if bulk.action == "cancel" else "take_settled"], bulk.params() | place
     taken = [int(row[0]) for row in rows]
     if not taken:
@@ -135,20 +136,18 @@ def _batch(
             rows = yield sql["retry"], ids | {"again": bulk.again}
             return taken, [Changed(row[0], row[1]) for row in rows]
         case "cancel":
-            rows = yield jobs["cancel"], ids
+            rows = yield load("kept.jobs", schema)["cancel"], ids
         case "delete":
             rows = yield sql["delete"], ids
     return taken, sorted(Changed(row[0]) for row in rows)
 
 
-def change_named(
-    conn: SyncConnection, sql: Queries, jobs: Queries, bulk: Bulk
-) -> tuple[list[Changed], list[Refusal]]:
+def change_named(conn: SyncConnection, schema: str, bulk: Bulk) -> tuple[list[Changed], list[Refusal]]:
     """Do it to the jobs named by id, and say of each that was left why."""
-    changed = change(conn, sql, jobs, bulk, NEWEST, NEWEST)
+    changed = change(conn, schema, bulk)
     done = {each.id for each in changed}
     left = [id for id in dict.fromkeys(bulk.wanted.ids or ()) if id not in done]
-    known = run(conn, _standing(sql, left)) if left else {}
+    known = run(conn, _standing(load("kept.admin", schema), left)) if left else {}
     return changed, [refusal(bulk, id, known.get(id)) for id in left]
 
 

@@ -15,9 +15,7 @@ from kept.db.tx import Steps, SyncConnection, run
 LONG_TRANSACTION = 60.0  # seconds: shorter ones are not worth naming
 
 
-def collect(
-    conn: SyncConnection, schema: str, migrations: int, local: Callable[[], float] = time.time
-) -> Facts:
+def collect(conn: SyncConnection, schema: str, migrations: int, local: Callable[[], float] = time.time) -> Facts:
     """Look at everything once; changes nothing. *local* is this machine's clock."""
     sql = load("kept.admin", schema)
     server = run(conn, _server(sql))

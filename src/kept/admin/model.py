@@ -14,7 +14,7 @@ Level = Literal["ok", "warning", "problem"]
 
 
 class Filter(Struct, frozen=True, kw_only=True):
-    """Which jobs are meant. Ages count from the settlement, or from the enqueue while a job lives; in seconds."""
+    """Which jobs are meant. Ages, in seconds, count from the settlement, or from the enqueue while a job lives."""
 
     lanes: tuple[int, ...] | None = None
     states: tuple[State, ...] = STATES

@@ -36,12 +36,26 @@ def is_sick(findings: Iterable[Finding]) -> bool:
     return any(finding.level == "problem" for finding in findings)
 
 
+def unreachable(message: str) -> Finding:
+    """The database does not answer."""
+    advice = "See that the server runs, and that KEPT_DATABASE_URL names it and a user it lets in."
+    return _problem("connection", _sentence(message), advice)
+
+
+def unfit(message: str, *, read_only: bool) -> Finding:
+    """The server or the schema is not one this code may work with."""
+    if read_only:
+        return _problem("read_only", _sentence(message), "Let KEPT_DATABASE_URL name the primary.")
+    advice = "Bring code and schema together: `kept migrate` if the schema is older, an upgrade if the code is."
+    return _problem("schema", _sentence(message), advice)
+
+
 def server(facts: Facts) -> list[Finding]:
     """What runs, and whether it keeps its commits."""
     version = facts.server.version.split(" ")[0]
     found = [
-        Finding("ok", "server", f"PostgreSQL {version} answers and can be written to."),
-        Finding("ok", "schema", f"The schema is up to date ({facts.migrations} migrations)."),
+        _ok("server", f"PostgreSQL {version} answers and can be written to."),
+        _ok("schema", f"The schema is up to date ({facts.migrations} migrations)."),
     ]
     off = [
         name
@@ -54,8 +68,7 @@ def server(facts: Facts) -> list[Finding]:
     ]
     if off:
         found.append(
-            Finding(
-                "warning",
+            _warning(
                 "not_durable",
                 f"The server may lose commits when it crashes: {_and(off)} {_are(len(off))} off.",
                 "Turn it on unless this database may be lost; Kept cannot keep what the server does not.",
@@ -67,10 +80,9 @@ def server(facts: Facts) -> list[Finding]:
 def pooling(facts: Facts) -> list[Finding]:
     """Whether a pooler stands between."""
     if not facts.pooled:
-        return [Finding("ok", "pooling", "The connection is direct.")]
+        return [_ok("pooling", "The connection is direct.")]
     return [
-        Finding(
-            "warning",
+        _warning(
             "pooling",
             "A connection pooler stands before the server: workers poll once a second, nobody can be woken.",
             "Give workers a direct connection if jobs are to start within milliseconds.",
@@ -83,14 +95,13 @@ def clock(facts: Facts) -> list[Finding]:
     offset = facts.clock.offset
     # Half the round trip may be all on one side.
     if abs(offset) - facts.clock.round_trip / 2 <= MOST_OFFSET:
-        return [Finding("ok", "clock", "This machine's clock and the database's agree.")]
+        return [_ok("clock", "This machine's clock and the database's agree.")]
     side = "behind" if offset > 0 else "ahead of"
     return [
-        Finding(
-            "warning",
+        _warning(
             "clock",
             f"This machine's clock is {abs(offset):.1f} s {side} the database's.",
-            "Synchronise the clocks: the database's decides, so a due_at computed here comes at another time.",
+            "Synchronise the clocks: the database's decides, so a due_at computed here is off by as much.",
         )
     ]
 
@@ -98,13 +109,12 @@ def clock(facts: Facts) -> list[Finding]:
 def bloat(facts: Facts) -> list[Finding]:
     """Whether dead rows pile up among the live jobs."""
     if facts.dead_rows < MANY_DEAD or facts.dead_rows < facts.live_rows:
-        return [Finding("ok", "bloat", f"The job table has {facts.dead_rows} dead rows.")]
+        return [_ok("bloat", f"The job table has {facts.dead_rows} dead rows.")]
     return [
-        Finding(
-            "warning",
+        _warning(
             "bloat",
             f"The job table has {facts.dead_rows} dead rows beside {facts.live_rows} live ones.",
-            "See that autovacuum runs and that no transaction is held open; VACUUM the table if it does not shrink.",
+            "See that autovacuum runs and no transaction is held open; VACUUM the table if that is not enough.",
         )
     ]
 
@@ -116,17 +126,15 @@ def transactions(facts: Facts) -> list[Finding]:
         who = f"Session {session.pid} ({session.name or 'without a name'})"
         if session.state.startswith("idle in transaction"):
             found.append(
-                Finding(
-                    "warning",
+                _warning(
                     "idle_in_transaction",
                     f"{who} has been idle in a transaction for {session.seconds:.0f} s.",
-                    "Let it commit, or set idle_in_transaction_session_timeout; it holds locks and dead rows.",
+                    "Let it commit, or set idle_in_transaction_session_timeout: it keeps locks and dead rows.",
                 )
             )
         elif session.seconds > LONG_SNAPSHOT:
             found.append(
-                Finding(
-                    "warning",
+                _warning(
                     "held_snapshot",
                     f"{who} has held a snapshot for {session.seconds:.0f} s.",
                     "Let it end if it can: no dead row is removed while it lasts.",
@@ -134,18 +142,15 @@ def transactions(facts: Facts) -> list[Finding]:
             )
     if found:
         return found
-    hidden = (
-        f" (of those this role may see; {facts.hidden_sessions} are hidden)" if facts.hidden_sessions else ""
-    )
-    return [Finding("ok", "transactions", f"No session holds a transaction open for long{hidden}.")]
+    hidden = f" (of those this role may see; {facts.hidden_sessions} are hidden)" if facts.hidden_sessions else ""
+    return [_ok("transactions", f"No session holds a transaction open for long{hidden}.")]
 
 
 def partitions(facts: Facts) -> list[Finding]:
     """Whether history and log have room in the days to come."""
     advice = "Let a worker run, its upkeep sees to partitions; `kept worker` says why if it cannot."
     found = [
-        Finding("warning", "default_partition", f"The default partition {name} holds rows.", advice)
-        for name in facts.strays
+        _warning("default_partition", f"The default partition {name} holds rows.", advice) for name in facts.strays
     ]
     # One that is only 30 days away is made within the hour; within a week it should long be there.
     late: dict[str, datetime] = {}
@@ -153,15 +158,14 @@ def partitions(facts: Facts) -> list[Finding]:
         if make.starts_at <= facts.now + SOON:
             late[make.parent] = min(make.starts_at, late.get(make.parent, make.starts_at))
     found += [
-        Finding(
-            "warning",
+        _warning(
             "partition_missing",
             f"{parent} has no partition for {starts_at:%Y-%m-%d}; its rows will go to the default partition.",
             advice,
         )
         for parent, starts_at in late.items()
     ]
-    return found or [Finding("ok", "partitions", "The partitions of the coming week are there.")]
+    return found or [_ok("partitions", "The partitions of the coming week are there.")]
 
 
 def leases(facts: Facts) -> list[Finding]:
@@ -171,41 +175,32 @@ def leases(facts: Facts) -> list[Finding]:
         if worker.alive or (worker.state != "live" and not worker.running):
             continue
         late = -worker.lease_left
+        held = _count(worker.running, "job")
         stuck = late > OVERDUE and worker.running > 0
-        found.append(
-            Finding(
-                "problem" if stuck else "warning",
-                "lease_expired",
-                f"The lease of worker {worker.name} ended {late:.0f} s ago with {_count(worker.running, 'job')} in its name.",
-                "Start a worker: whichever lives takes the jobs back within seconds."
-                if stuck
-                else "Nothing, if a worker lives: it takes the jobs back within seconds.",
-            )
-        )
+        said = f"The lease of worker {worker.name} ended {late:.0f} s ago with {held} in its name."
+        if stuck:
+            found.append(_problem("lease_expired", said, "Start a worker: it takes the jobs back within seconds."))
+        else:
+            advice = "Nothing, if another worker lives: it takes the jobs back within seconds."
+            found.append(_warning("lease_expired", said, advice))
     alive = sum(worker.alive for worker in facts.workers)
-    return found or [
-        Finding("ok", "leases", f"{_count(alive, 'worker')} {_are(alive)} alive, and no lease has run out.")
-    ]
+    return found or [_ok("leases", f"{_count(alive, 'worker')} {_are(alive)} alive, and no lease has run out.")]
 
 
 def service(facts: Facts) -> list[Finding]:
     """Whether somebody serves every lane that has due jobs; and which tasks nobody ever declared."""
     alive = [worker for worker in facts.workers if worker.alive]
-    waiting = [lane for lane in facts.lanes if lane.due and not lane.paused and not lane.running]
+    waiting = [lane for lane in facts.lanes if lane.due and not lane.paused]
     if waiting and not alive:
         due = sum(lane.due for lane in waiting)
         return [
-            Finding(
-                "problem",
-                "no_worker",
-                f"No worker is alive, and {_due(due)}.",
-                "Start one: `kept worker module:app`.",
-            ),
+            _problem("no_worker", f"No worker is alive, and {_due(due)}.", "Start one: `kept worker module:app`."),
             *_undeclared(facts.lanes),
         ]
-    found = [finding for lane in waiting for finding in _unserved(lane, alive)]
+    # Where something runs, somebody serves; perhaps under a former name of the task.
+    found = [finding for lane in waiting if not lane.running for finding in _unserved(lane, alive)]
     return [
-        *(found or [Finding("ok", "service", "Every lane with due jobs is served.")]),
+        *(found or [_ok("service", "Every lane with due jobs is served.")]),
         *_undeclared(facts.lanes),
     ]
 
@@ -214,8 +209,7 @@ def _unserved(lane: LaneRow, alive: list[WorkerRow]) -> list[Finding]:
     here = [worker for worker in alive if worker.queues is None or lane.queue in worker.queues]
     if not here:
         return [
-            Finding(
-                "problem",
+            _problem(
                 "queue_unserved",
                 f"No worker serves queue {lane.queue}, and {_due(lane.due)} for {lane.task}.",
                 f"Start a worker with --queues {lane.queue}, or without --queues for all.",
@@ -223,8 +217,7 @@ def _unserved(lane: LaneRow, alive: list[WorkerRow]) -> list[Finding]:
         ]
     if not any(lane.task in worker.declared for worker in here):
         return [
-            Finding(
-                "problem",
+            _problem(
                 "task_unhandled",
                 f"No worker of queue {lane.queue} declares task {lane.task}, and {_due(lane.due)}.",
                 "Deploy the code that declares it, or cancel the jobs.",
@@ -238,8 +231,7 @@ def _undeclared(lanes: Iterable[LaneRow]) -> list[Finding]:
     for lane in lanes:
         known[lane.task] |= lane.declared
     return [
-        Finding(
-            "warning",
+        _warning(
             "undeclared",
             f"Task {task} was enqueued but never declared.",
             "Check its spelling where it is enqueued, or deploy the code that declares it.",
@@ -257,8 +249,7 @@ def declarations(facts: Facts) -> list[Finding]:
             for task, digest in worker.declared.items():
                 digests[task].setdefault(digest, worker.name)
     found = [
-        Finding(
-            "warning",
+        _warning(
             "declarations_differ",
             f"Task {task} is declared differently by workers {_and(sorted(by.values()))}.",
             "Run the same code everywhere; while a new release is rolled out this passes by itself.",
@@ -266,7 +257,23 @@ def declarations(facts: Facts) -> list[Finding]:
         for task, by in sorted(digests.items())
         if len(by) > 1
     ]
-    return found or [Finding("ok", "declarations", "All live workers declare their tasks alike.")]
+    return found or [_ok("declarations", "All live workers declare their tasks alike.")]
+
+
+def _ok(code: str, message: str) -> Finding:
+    return Finding("ok", code, message)
+
+
+def _warning(code: str, message: str, advice: str) -> Finding:
+    return Finding("warning", code, message, advice)
+
+
+def _problem(code: str, message: str, advice: str) -> Finding:
+    return Finding("problem", code, message, advice)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _and(words: list[str]) -> str:

@@ -76,7 +76,7 @@ def lanes(sql: Queries) -> Steps[list[LaneRow]]:
 
 
 def lanes_of(sql: Queries, queue: str | None, task: str | None) -> Steps[tuple[int, ...] | None]:
-    """The lanes of *queue* and *task*, None for all; an unknown name is :class:`NotFound` and names near ones."""
+    """The lanes of *queue* and *task*, None for all; an unknown name is NotFound, which names near ones."""
     if queue is None and task is None:
         return None
     known = yield from _names(sql)
@@ -133,7 +133,7 @@ def _near(name: str, names: Iterable[str]) -> str:
 
 
 def workers(sql: Queries, *, all: bool = False) -> Steps[list[WorkerRow]]:
-    """Workers that live or whose jobs are being taken back, live ones first; with *all*, those long gone too."""
+    """Workers that live or whose jobs are being taken back, live ones first; with *all*, those gone too."""
     rows = yield sql["workers"], {"all": all}
     return [_worker(row) for row in rows]
 

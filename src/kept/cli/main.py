@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import click
 import psycopg
 
 from kept.app import App
 from kept.config import Settings
-from kept.db.connect import unavailable
+from kept.db import migrate
+from kept.db.connect import connect_sync, unavailable
+from kept.db.queries import Queries
+from kept.db.queries import load as load_queries
+from kept.db.tx import Steps, SyncConnection, run
 from kept.errors import Error, Misconfigured, Refused, Unavailable
 from kept.integrations.text import clean
 from kept.loading import load
 from kept.worker.lease import own_version
 
+T = TypeVar("T")
 OK, FAILED, MISCONFIGURED, TRY_LATER = 0, 1, 2, 75
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """An operator's connection, in autocommit mode, and the statements to use it with."""
+
+    conn: SyncConnection
+    schema: str
+    sql: Queries
+
+    def ask(self, steps: Steps[T]) -> T:
+        """The answer to one question of :mod:`kept.admin`."""
+        return run(self.conn, steps)
 
 
 @dataclass(slots=True)
@@ -49,6 +69,20 @@ class Session:
         settings = self.settings(**changes)
         return App(settings.require_database(), settings=settings)
 
+    @contextmanager
+    def desk(self, *, checked: bool = True) -> Iterator[Desk]:
+        """A connection for an operator's command; unless told otherwise, only to a schema this code may work with."""
+        app = self.plain()
+        schema = app.settings.schema
+        try:
+            with connect_sync(app.database, name="kept cli") as conn:
+                conn.prepare_threshold = None  # each statement has filters of its own and deserves a plan of its own
+                if checked:
+                    migrate.check(conn, schema)
+                yield Desk(conn, schema, load_queries("kept.admin", schema))
+        finally:
+            app.close()
+
 
 class Commands(click.Group):
     """Turns our errors into one sentence and an exit code."""
@@ -68,7 +102,7 @@ class Commands(click.Group):
             fail(Refused(str(error)))
 
 
-def fail(error: Error, code: int | None = None) -> None:
+def fail(error: Error, code: int | None = None) -> NoReturn:
     """Say what is wrong in one sentence and exit."""
     click.echo(f"kept: {clean(str(error))}", err=True)
     match error:
@@ -95,9 +129,10 @@ def main(ctx: click.Context, database: str | None) -> None:
 
 def register() -> None:
     """Bring in the command groups; each adds itself to *main*."""
-    from kept.cli import worker
+    from kept.cli import doctor, jobs, lanes, migrations, status, worker, workers
 
-    worker.add_to(main)
+    for commands in (worker, migrations, jobs, lanes, workers, status, doctor):
+        commands.add_to(main)
 
 
 register()

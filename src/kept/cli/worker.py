@@ -174,5 +174,3 @@ async def _sync(app: App) -> tuple[int, int]:
         return await declare(Store(link, app.settings.schema), app.registry)
     finally:
         await link.close()
-
-

@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from datetime import datetime, timedelta
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -23,21 +24,37 @@ from kept.jobs.text import attribute_of, code_of, detail_of, message_of
 class Attempt:
     """An attempt under way. :meth:`interrupt` ends it from outside with a verdict of ours."""
 
-    __slots__ = ("_task", "context", "declaration", "job", "lane", "leftover", "verdict")
+    __slots__ = (
+        "_task", "began", "context", "deadline", "declaration", "job", "lane", "leftover", "told_at", "verdict",
+    )  # fmt: skip
 
     def __init__(self, job: Claimed, lane: Lane, declaration: Declaration, context: Context) -> None:
         self.job = job
         self.lane = lane
         self.declaration = declaration
         self.context = context
+        self.began = monotonic()
+        self.deadline = inf  # its time runs once the handler does
+        self.told_at = inf  # when it was first told to stop
         self.verdict: Outcome | None = None
         self.leftover: Future[Any] | None = None  # a thread that did not stop when it was told to
         self._task: asyncio.Task[Any] | None = None
+
+    @property
+    def duration(self) -> float:
+        """Seconds since it began."""
+        return monotonic() - self.began
+
+    def begin(self) -> None:
+        """The handler starts: its time runs from now."""
+        self.began = monotonic()
+        self.deadline = self.began + self.declaration.timeout
 
     def interrupt(self, verdict: Outcome) -> None:
         """Cancel the handler; the attempt comes to *verdict*, whatever the handler says then."""
         if self.verdict is None:
             self.verdict = verdict
+            self.told_at = monotonic()
         if self._task is not None:
             self._task.cancel()
 
@@ -45,15 +62,14 @@ class Attempt:
         """Run the handler to its end."""
         if self.verdict is not None:
             return self.verdict
+        self.begin()
         self._task = asyncio.current_task()
         try:
             return self._judged(await self._outcome(threads, result_limit))
         finally:
             self._task = None
 
-    async def run_elsewhere(
-        self, elsewhere: Coroutine[Any, Any, Outcome], *, stop: Callable[[], None]
-    ) -> Outcome:
+    async def run_elsewhere(self, elsewhere: Coroutine[Any, Any, Outcome], *, stop: Callable[[], None]) -> Outcome:
         """Let *elsewhere* run the handler; an interruption ends it with *stop*."""
         if self.verdict is not None:
             elsewhere.close()
@@ -71,7 +87,6 @@ class Attempt:
             self._task = None
 
     async def _outcome(self, threads: Executor, result_limit: int) -> Outcome:
-        began = monotonic()
         try:
             arguments = self.declaration.signature.decode(self.job.payload)
         except Refused as error:
@@ -82,7 +97,7 @@ class Attempt:
             return _cancelled(error)
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
             # The database's clock, as far as we can tell it: the one that will compare it with due_at.
-            return outcome_of(error, now=self.job.claimed_at + timedelta(seconds=monotonic() - began))
+            return outcome_of(error, now=self.job.claimed_at + timedelta(seconds=self.duration))
 
     async def _call(self, arguments: dict[str, Any], threads: Executor) -> object:
         args = (self.context,) if self.declaration.takes_context else ()
@@ -106,12 +121,10 @@ class Attempt:
             return Raised("unserialisable_result", message_of(error))
 
     def _judged(self, outcome: Outcome) -> Outcome:
-        """Our verdict, if there is one: the cancellations that brought it about end here, even if swallowed."""
-        if self.verdict is None:
-            return outcome
+        """Our verdict, if there is one. Cancellations end here, even if swallowed: the task goes on to other jobs."""
         while self._task is not None and self._task.cancelling():
             self._task.uncancel()
-        return self.verdict
+        return outcome if self.verdict is None else self.verdict
 
 
 def outcome_of(error: BaseException, *, now: datetime) -> Outcome:

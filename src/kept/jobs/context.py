@@ -82,14 +82,14 @@ class Context:
         """
         steps = self._complete(encode_result(result, limit=self._limit))
         if steps is not None:
-            self._check(run(sync_tx(tx), steps))
+            self._check(settled=run(sync_tx(tx), steps))
         self._completed = True
 
     async def acomplete(self, tx: object, result: object = None) -> None:
         """:meth:`complete` for async code."""
         steps = self._complete(encode_result(result, limit=self._limit))
         if steps is not None:
-            self._check(await arun(async_tx(tx), steps))
+            self._check(settled=await arun(async_tx(tx), steps))
         self._completed = True
 
     def _complete(self, result: str | None) -> Steps[bool] | None:
@@ -98,10 +98,8 @@ class Context:
         if self._sql is None:  # called directly, for a test: there is no job to settle
             return None
         claimed = self._claimed
-        return door.complete(
-            self._sql, id=claimed.id, attempt=claimed.attempt, worker=claimed.worker, result=result
-        )
+        return door.complete(self._sql, id=claimed.id, attempt=claimed.attempt, worker=claimed.worker, result=result)
 
-    def _check(self, settled: bool) -> None:
+    def _check(self, *, settled: bool) -> None:
         if not settled:
             raise LeaseLost(job_id=self._claimed.id, attempt=self.attempt, worker=str(self._claimed.worker))

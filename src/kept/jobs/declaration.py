@@ -17,6 +17,7 @@ from kept.jobs.retry import Retry
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the repr of a default: another in every process
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
     """What ``@app.task`` wrote down."""

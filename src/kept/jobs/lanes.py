@@ -54,9 +54,7 @@ class LaneBook:
 
     # --- claiming
 
-    def wants(
-        self, idle: int, *, concurrency: int, batch: int, in_hand: Iterable[int] | None = None
-    ) -> list[Want]:
+    def wants(self, idle: int, *, concurrency: int, batch: int, in_hand: Iterable[int] | None = None) -> list[Want]:
         """What to claim when *idle* slots have nothing to do (negative: jobs wait in hand already).
 
         Higher priorities first; lanes of one priority take turns. A lane that had nothing lately is asked for

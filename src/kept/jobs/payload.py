@@ -43,7 +43,7 @@ class Signature:
         self.result_type: Any = hints.get("return", Any)
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object], *, limit: int) -> str:
-        """The payload of a call, or :class:`Refused`; what comes back is what a worker will be able to read."""
+        """The payload of a call, such that a worker will be able to read it, or :class:`Refused`."""
         try:
             arguments = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -65,11 +65,12 @@ class Signature:
         """Keyword arguments for the handler. Absent ones are left to the handler's own defaults."""
         try:
             read = self._decoder.decode(payload)
-            found = {name: value for name in self._names if (value := getattr(read, name)) is not msgspec.UNSET}
+            given = {name: getattr(read, name) for name in self._names}
+            found = {name: value for name, value in given.items() if value is not msgspec.UNSET}
             return found | self._read_extra(payload)
         except Exception as error:  # noqa: BLE001  # a type's own validation may raise anything
-            said = str(error) if isinstance(error, msgspec.MsgspecError) else f"{type(error).__name__}: {error}"
-            raise Refused(f"task {self.task!r}: the arguments do not fit: {said}") from None
+            kind = "" if isinstance(error, msgspec.MsgspecError) else f"{type(error).__name__}: "
+            raise Refused(f"task {self.task!r}: the arguments do not fit: {kind}{error}") from None
 
     def _read_extra(self, payload: str) -> dict[str, Any]:
         if self._extra_decoder is None:
@@ -118,7 +119,7 @@ def _write(value: object) -> bytes:
 
 
 def _problem(value: object, data: bytes, limit: int) -> str | None:
-    """Why *data* cannot be stored. A costly look is taken only if a cheap one says that it may be worth it."""
+    """Why *data* cannot be stored. A costly look is taken only if a cheap one says that it may pay."""
     if len(data) > limit:
         return f"{len(data)} bytes exceed the limit of {limit}; store the data elsewhere and pass a reference"
     if b"\\u0000" in data and _NUL.search(data):
@@ -206,7 +207,7 @@ def _hints(handler: Callable[..., object], task: str) -> dict[str, Any]:
 
 
 def _arguments(named: list[inspect.Parameter], hints: Mapping[str, Any], task: str, *, closed: bool) -> Any:
-    """A struct of the parameters. Required ones first: msgspec wants it so, and names, not places, are stored."""
+    """A struct of the parameters. Required ones first: msgspec wants it so, and places are not stored."""
     fields = [_field(p, hints) for p in sorted(named, key=lambda p: p.default is not p.empty)]
     try:
         return msgspec.defstruct("Arguments", fields, forbid_unknown_fields=closed, kw_only=True)

@@ -25,13 +25,15 @@ select new.id, true as created, new.due_at, new.created_at,
 
 -- name: lane_ids
 -- The lanes of these tasks; those missing are made (and announced).
-select w.queue, w.task, coalesce(l.id, kept.lane_id(w.task, w.queue)) as id, coalesce(l.priority, 0) as priority
+select w.queue, w.task, coalesce(l.id, kept.lane_id(w.task, w.queue)) as id
   from unnest(%(queues)s::text[], %(tasks)s::text[]) w(queue, task)
   left join kept.lane l on l.queue = w.queue and l.task = w.task
 
 
 -- name: enqueue_many
 -- Many jobs, keyed or not, in the caller's order. A key that is held gives back the job that holds it.
+-- A key is free when its time is over and its job gone. Whether a job is gone is seen in this statement's snapshot,
+-- which does not show the job of a transaction that we had to wait for: such a key is held.
 with call as materialized (
   select c.ord, c.lane, c.priority, c.key, c.unique_for, c.headers, c.payload, c.retry_of,
          nextval('kept.job_id_seq') as id,
@@ -50,7 +52,9 @@ with call as materialized (
       select case when free then excluded.job else u.job end,
              case when free then excluded.expires_at else u.expires_at end
         from (select u.expires_at <= kept.now()
-                     and not exists (select from kept.job j where j.id = u.job) as free) f)
+                     and not exists (select from kept.job j where j.id = u.job)
+                     and exists (select from kept.unique_key k
+                                  where k.lane = u.lane and k.key = u.key and k.job = u.job) as free) f)
   returning u.lane, u.key, u.job
 ), new as (
   insert into kept.job (id, lane, priority, ready, due_at, created_at, key, headers, payload, retry_of)
@@ -280,7 +284,9 @@ returning id
 
 
 -- name: close
-update kept.worker set state = 'closed', lease_until = kept.now() where id = %(id)s and state = 'live'
+-- Waits for a claim in flight, and shuts out any that comes later.
+update kept.worker set state = 'closed', lease_until = kept.now()
+ where id = any(array(select id from kept.worker where id = %(id)s and state = 'live' for update))
 returning id
 
 
@@ -296,10 +302,11 @@ returning id, name
 
 
 -- name: sweep
--- Lost workers that no job names any more are done with.
-update kept.worker w set state = 'swept'
- where w.id = any(%(workers)s::uuid[]) and w.state = 'lost'
-   and not exists (select from kept.job j where j.worker = w.id)
+-- Lost workers that no job names any more are done with. One scan for all of them: after a large failure there are
+-- many dead workers and a long backlog.
+update kept.worker set state = 'swept'
+ where id = any(%(workers)s::uuid[]) and state = 'lost'
+   and id <> all(array(select distinct worker from kept.job where worker = any(%(workers)s::uuid[])))
 
 
 -- name: lose

@@ -24,9 +24,7 @@ class Reclaimed(NamedTuple):
     failed: int
 
     def signal(self, reason: Reason) -> JobsReclaimed:
-        return JobsReclaimed(
-            worker=str(self.worker), name=self.name, reason=reason, jobs=self.jobs, failed=self.failed
-        )
+        return JobsReclaimed(worker=str(self.worker), name=self.name, reason=reason, jobs=self.jobs, failed=self.failed)
 
 
 async def reclaim_expired(store: Store) -> list[Reclaimed]:
@@ -48,9 +46,7 @@ async def hand_back(store: Store, worker: UUID, started: Collection[int]) -> lis
         return await _take_back(store, await store.lose(worker), started=frozenset(started))
 
 
-async def _take_back(
-    store: Store, workers: Mapping[UUID, str], *, started: frozenset[int] | None
-) -> list[Reclaimed]:
+async def _take_back(store: Store, workers: Mapping[UUID, str], *, started: frozenset[int] | None) -> list[Reclaimed]:
     if not workers:
         return []
     decisions: dict[UUID, list[Decision]] = {worker: [] for worker in workers}

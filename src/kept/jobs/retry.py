@@ -22,8 +22,8 @@ class Retry:
     ``Retry(max_attempts=5)`` backs off exponentially from 5 s to 120 s. Other shapes: :meth:`fixed`,
     :meth:`linear`, :meth:`exponential`, :meth:`series`. *retry_on* and *fail_on* take exception classes and
     error codes; what neither names is retried, unless ``unknown="fail"``. An exception's own
-    ``retryable = False`` wins, then *fail_on*. *max_total* ends retrying when the next attempt would start later
-    than that after the enqueue.
+    ``retryable = False`` wins, then *fail_on*. *max_total* ends retrying when the next attempt would start
+    later than that after the enqueue.
     """
 
     max_attempts: int
@@ -52,9 +52,7 @@ class Retry:
         if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
             raise TypeError("max_attempts: expected a whole number")
         if not 1 <= max_attempts <= MOST_ATTEMPTS:
-            raise Refused(
-                f"max_attempts: {max_attempts} is not between 1 and {MOST_ATTEMPTS}", field="max_attempts"
-            )
+            raise Refused(f"max_attempts: {max_attempts} is not between 1 and {MOST_ATTEMPTS}", field="max_attempts")
         if unknown not in ("retry", "fail"):
             raise Refused(f"unknown: {unknown!r} is neither 'retry' nor 'fail'", field="unknown")
         if shape not in ("fixed", "linear", "exponential", "series"):
@@ -139,7 +137,7 @@ def _delays(delay: Duration | Iterable[Duration], shape: Shape) -> tuple[float, 
         raise TypeError("delay: expected a duration like '30s' or a timedelta; a bare number has no unit")
     listed = (delay,) if isinstance(delay, str | timedelta) else tuple(delay)
     if not listed or (shape != "series" and len(listed) != 1):
-        raise Refused("delay: a series needs one delay at least, every other shape exactly one", field="delay")
+        raise Refused("delay: a series needs one at least, every other shape exactly one", field="delay")
     return tuple(_seconds(each, "delay") for each in listed)
 
 

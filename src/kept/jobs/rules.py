@@ -85,9 +85,7 @@ def _after_death(job: Claimed, outcome: Died, policy: Retry, draw: float) -> Clo
     if job.charged < policy.max_attempts and not _too_late(job, policy, delay):
         return Park(delay, charged=True, suspect=True, note=note)
     message = f"{outcome.message}; this job ran alone in it"
-    return Close(
-        "failed", "worker_died", "worker_died", message, note=Note("failed", "worker_died", message)
-    )
+    return Close("failed", "worker_died", "worker_died", message, note=Note("failed", "worker_died", message))
 
 
 def _as_duration(seconds: float) -> timedelta:

@@ -7,10 +7,10 @@ import contextlib
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from time import monotonic, perf_counter
-from typing import Protocol
+from time import monotonic
+from typing import Any, Protocol
 from uuid import UUID
 
 import psycopg
@@ -26,6 +26,8 @@ from kept.signals import JobLeaseLost, JobsClaimed, JobsSettled, PickUp, Settled
 
 BREATH = 0.010  # seconds a consumer may keep the loop before others get a turn
 STALE_AFTER = 1.0  # seconds a claimed job may wait in hand before it is given back
+TIDY_UP = 5.0  # seconds for a cancelled handler to end; then its job is settled without it
+TRIES = 5  # sendings of a step that somebody else's locks stopped
 
 
 class Slots(Protocol):
@@ -36,14 +38,6 @@ class Slots(Protocol):
 
 
 RunAlone = Callable[[Attempt], Awaitable[Outcome]]
-
-
-@dataclass(slots=True)
-class Running:
-    """An attempt and when it must be over."""
-
-    attempt: Attempt
-    deadline: float
 
 
 @dataclass(slots=True)
@@ -89,12 +83,14 @@ class JobsRunner:
     run_alone: RunAlone
     wake: Callable[[], None]
     claiming: bool = True
-    running: dict[int, Running] = field(default_factory=dict)
+    reserved: bool = False  # for a suspect, which must be alone in this very process: no other job is claimed
+    running: dict[int, Attempt] = field(default_factory=dict)  # by slot; 0 is the suspect's
     _waiting: deque[tuple[Claimed, float]] = field(default_factory=deque)
     _finished: list[Finished] = field(default_factory=list)
     _unconfirmed: dict[int, Finished] = field(default_factory=dict)
     _free: list[int] = field(default_factory=list)
-    _consumers: set[asyncio.Task[None]] = field(default_factory=set)
+    _consumers: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by slot
+    _deaf: set[asyncio.Task[None]] = field(default_factory=set)  # given up, still holding their slots
     _alone: asyncio.Task[None] | None = None
     _budget: int | None = None
 
@@ -175,11 +171,13 @@ class JobsRunner:
     # --- ending
 
     def expire(self) -> None:
-        """Interrupt attempts whose time is over. Again and again: a handler may swallow a cancellation."""
+        """Interrupt attempts whose time is over, again and again; give up those that do not listen."""
         now = monotonic()
-        for running in list(self.running.values()):
-            if now >= running.deadline:
-                running.attempt.interrupt(timed_out(running.attempt.declaration.timeout))
+        for slot, attempt in list(self.running.items()):
+            if now >= attempt.deadline:
+                attempt.interrupt(timed_out(attempt.declaration.timeout))
+            if now >= attempt.told_at + TIDY_UP:
+                self._give_up(slot)
 
     def release_waiting(self) -> int:
         """Give back what was claimed and has not started."""
@@ -191,8 +189,8 @@ class JobsRunner:
 
     def interrupt_all(self, verdict: Outcome) -> int:
         """End every attempt with *verdict*."""
-        for running in list(self.running.values()):
-            running.attempt.interrupt(verdict)
+        for attempt in list(self.running.values()):
+            attempt.interrupt(verdict)
         return len(self.running)
 
     def forget(self) -> int:
@@ -206,18 +204,30 @@ class JobsRunner:
             self._report_lost(each.job)
         return count + len(lost)
 
-    async def join(self, timeout: float) -> bool:
-        """Wait until no attempt runs; False if some still do."""
-        tasks = {*self._consumers, *([self._alone] if self._alone else [])}
-        if not tasks:
-            return True
-        _, pending = await asyncio.wait(tasks, timeout=timeout)
-        return not pending
+    async def join(self, timeout: float) -> None:
+        """Wait until no attempt runs; after *timeout* seconds those that do not listen are given up."""
+        tasks = {*self._consumers.values(), *([self._alone] if self._alone else [])}
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+        for slot in list(self.running):
+            self._give_up(slot)
 
     def known(self) -> list[int]:
-        """Ids of everything in hand."""
-        in_hand = [*self.running, *(job.id for job, _ in self._waiting), *self._unconfirmed]
-        return in_hand + [each.job.id for each in self._finished]
+        """Ids of everything in hand under our present identity."""
+        jobs = [attempt.job for attempt in self.running.values()] + [job for job, _ in self._waiting]
+        jobs += [each.job for each in (*self._finished, *self._unconfirmed.values())]
+        return [job.id for job in jobs if job.worker == self.identity.worker]
+
+    def _give_up(self, slot: int) -> None:
+        """Settle a job whose handler does not end; its slot stays taken until it does."""
+        attempt = self.running.pop(slot)
+        self.slots.end(slot)
+        task = self._consumers.pop(slot, None)
+        if task is not None:
+            self._deaf.add(task)
+            task.add_done_callback(self._deaf.discard)
+            asyncio._unregister_task(task)  # who closes the loop must not wait for it
+        self._finish(attempt.job, attempt.verdict or LostLease(), attempt.duration, completed=attempt.context.completed)
 
     # --- running
 
@@ -226,56 +236,68 @@ class JobsRunner:
             if len(self._consumers) - len(self.running) >= len(self._waiting):
                 return  # consumers already on their way will take them
             slot = self._free.pop()
-            task = asyncio.create_task(self._consume(slot))
-            self._consumers.add(task)
-            task.add_done_callback(self._consumers.discard)
+            self._consumers[slot] = asyncio.create_task(self._consume(slot))
 
     async def _consume(self, slot: int) -> None:
         """Run waiting jobs until there are none: cheaper than a task for each."""
         breath = monotonic() + BREATH
+        leftover: Future[Any] | None = None
         try:
-            while self._waiting:
+            while self._waiting and leftover is None and slot in self._consumers:
                 job, _ = self._waiting.popleft()
-                await self._run(slot, job)
+                leftover = await self._run(slot, job)
                 if monotonic() > breath:
                     await asyncio.sleep(0)
                     breath = monotonic() + BREATH
         finally:
-            self._free.append(slot)
-            self.wake()
+            self._consumers.pop(slot, None)
+            if leftover is None:
+                self._free_slot(slot)
+            else:
+                self._free_slot_after(leftover, slot)
 
-    async def _run(self, slot: int, job: Claimed) -> None:
+    def _free_slot(self, slot: int) -> None:
+        self._free.append(slot)
+        self._start_consumers()
+        self.wake()
+
+    def _free_slot_after(self, thread: Future[Any], slot: int) -> None:
+        """A thread cannot be stopped: its slot stays taken until it ends."""
+        loop = asyncio.get_running_loop()
+
+        def ended(_: Future[Any]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed before the thread ended
+                loop.call_soon_threadsafe(self._free_slot, slot)
+
+        thread.add_done_callback(ended)
+
+    async def _run(self, slot: int, job: Claimed) -> Future[Any] | None:
+        """Run one job; returns its thread if that did not stop when it was told to."""
         attempt = self._attempt(job)
-        started = perf_counter()
-        self.running[job.id] = Running(attempt, monotonic() + attempt.declaration.timeout)
+        self.running[slot] = attempt
         self.slots.start(slot, job.id)
         try:
             outcome = await attempt.run(self.threads, result_limit=self.options.result_limit)
         except Exception as error:  # noqa: BLE001  # a fault of ours must not strand the job
             outcome = Raised("internal_error", message_of(error), detail=detail_of(error))
-        finally:
-            del self.running[job.id]
-        self.slots.end(slot)
-        self._finish(job, outcome, perf_counter() - started, completed=attempt.context.completed)
-        if attempt.leftover is not None:  # a thread cannot be stopped: its slot stays taken until it ends
-            with contextlib.suppress(BaseException):
-                await asyncio.wrap_future(attempt.leftover)
+        self._ended(slot, attempt, outcome)
+        return attempt.leftover
 
     def _start_alone(self, job: Claimed) -> None:
         attempt = self._attempt(job)
-        self.running[job.id] = Running(attempt, monotonic() + attempt.declaration.timeout)
+        self.running[0] = attempt
         self.slots.start(0, job.id)
         self._alone = asyncio.create_task(self._run_alone(attempt))
 
     async def _run_alone(self, attempt: Attempt) -> None:
-        started = perf_counter()
-        try:
-            outcome = await self.run_alone(attempt)
-        finally:
-            self._alone = None
-            del self.running[attempt.job.id]
-            self.slots.end(0)
-        self._finish(attempt.job, outcome, perf_counter() - started)
+        outcome = await self.run_alone(attempt)
+        self._alone = None
+        self._ended(0, attempt, outcome)
+
+    def _ended(self, slot: int, attempt: Attempt, outcome: Outcome) -> None:
+        if self.running.pop(slot, None) is not None:  # else it was given up, and settled then
+            self.slots.end(slot)
+            self._finish(attempt.job, outcome, attempt.duration, completed=attempt.context.completed)
 
     def _attempt(self, job: Claimed) -> Attempt:
         lane = self.book.lane(job.lane)
@@ -303,7 +325,7 @@ class JobsRunner:
     # --- settling
 
     def _wants(self) -> tuple[list[Want], int]:
-        if not self.claiming or (self._budget is not None and self._budget <= 0):
+        if not self.claiming or self.reserved or (self._budget is not None and self._budget <= 0):
             return [], 0
         concurrency, batch = self.options.concurrency, self.options.batch
         idle = self.idle_slots
@@ -315,10 +337,15 @@ class JobsRunner:
     async def _step(self, sent: list[Finished], wants: list[Want], most: int) -> Stepped:
         worker, session = self.identity.worker, self.identity.session
         decisions = [each.decision for each in sent]
-        try:
-            return await self.store.step(worker, session, decisions, wants, most)
-        except psycopg.DataError:
-            return Stepped([], await self.store.settle(worker, decisions))
+        for left in reversed(range(TRIES)):
+            try:
+                return await self.store.step(worker, session, decisions, wants, most)
+            except psycopg.DataError:
+                return Stepped([], await self.store.settle(worker, decisions))
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+                if not left:  # it was rolled back whole, so it can be sent again; but not for ever
+                    raise
+        raise AssertionError("unreachable")
 
     async def _settled(self, sent: list[Finished], lost: frozenset[int]) -> None:
         if lost:
@@ -331,9 +358,14 @@ class JobsRunner:
             self.signals.report(JobsSettled(jobs=settled))
 
     async def _really_lost(self, missing: list[Finished]) -> frozenset[int]:
-        """Those not settled by ourselves in a step whose reply was lost."""
-        lost = frozenset(each.job.id for each in missing)
+        """Those not settled by ourselves in a step whose reply was lost.
+
+        What was closed then stands in history. What was parked may be anywhere by now; but as long as our lease
+        lives, nobody but us can have moved it.
+        """
+        parked = {each.job.id for each in missing if each.resent and isinstance(each.decision[1], Park)}
         resent = [(each.job.id, each.job.attempt) for each in missing if each.resent]
+        lost = frozenset(each.job.id for each in missing) - parked
         return lost - await self.store.settled_by(self.identity.worker, resent) if resent else lost
 
     async def _confirm(self) -> None:

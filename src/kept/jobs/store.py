@@ -63,7 +63,7 @@ class Store:
     async def step(
         self, worker: UUID, session: int, decisions: Sequence[Decision], wants: Sequence[Want], most: int
     ) -> Stepped:
-        """Settle *decisions* and claim up to *most* of *wants*; rows held by others are skipped, never waited for."""
+        """Settle *decisions* and claim up to *most* of *wants*; rows others hold are skipped, not waited for."""
         params = _settle_params(decisions)
         params |= {
             "worker": worker,
@@ -74,9 +74,12 @@ class Store:
             "floors": array([want.floor for want in wants]),
             "most": most,
         }
-        rows = await self.link.rows(self.sql["step"], params)
+        try:
+            rows = await self.link.rows(self.sql["step"], params)
+        except UnicodeEncodeError as error:  # a lone surrogate: one more value the database does not take
+            raise psycopg.DataError(str(error)) from None
         lost = frozenset(rows.pop()[-1])
-        return Stepped([Claimed(*row[:-1], worker) for row in rows], lost)
+        return Stepped([Claimed(*[*row[:-1], worker]) for row in rows], lost)
 
     async def settle(self, worker: UUID, decisions: Sequence[Decision]) -> frozenset[int]:
         """Write *decisions*; returns the ids whose lease was gone. One bad value does not stop the others."""
@@ -95,26 +98,24 @@ class Store:
             self.sql["claim_suspects"],
             {"worker": worker, "session": session, "lanes": array(lanes), "most": most},
         )
-        return [Claimed(*row, worker) for row in rows]
+        return [Claimed(*[*row, worker]) for row in rows]
 
     async def survey(self, lanes: Sequence[int], *, bottom: bool, most: int) -> Survey:
         """Promote up to *most* due jobs per lane and look around; *bottom* also looks below the floors."""
-        rows = await self.link.rows(
-            self.sql["survey"], {"lanes": array(lanes), "bottom": bottom, "most": most}
-        )
+        rows = await self.link.rows(self.sql["survey"], {"lanes": array(lanes), "bottom": bottom, "most": most})
         return _survey(rows)
 
     # --- after a lost reply
 
     async def next_session(self, worker: UUID) -> int | None:
-        """A new session number, after which no claim under the old one can succeed; None if the lease is gone."""
+        """A new session number; no claim under the old one can succeed any more. None: the lease is gone."""
         rows = await self.link.rows(self.sql["next_session"], {"worker": worker})
         return int(rows[0][0]) if rows else None
 
     async def adopt(self, worker: UUID, known: Collection[int]) -> list[Claimed]:
         """Jobs claimed in our name whose claim we never heard the answer of."""
         rows = await self.link.rows(self.sql["adopt"], {"worker": worker, "known": array(list(known))})
-        return [Claimed(*row, worker) for row in rows]
+        return [Claimed(*[*row, worker]) for row in rows]
 
     async def settled_by(self, worker: UUID, attempts: Iterable[tuple[int, int]]) -> frozenset[int]:
         """Of (id, attempt) pairs, the ids that history says this worker settled."""
@@ -203,9 +204,7 @@ class Store:
 
     async def sleep(self, worker: UUID, lanes: Sequence[int], seconds: float) -> None:
         """Ask to be woken for *lanes*; the wish expires by itself."""
-        await self.link.rows(
-            self.sql["sleep"], {"worker": worker, "lanes": array(lanes), "seconds": seconds}
-        )
+        await self.link.rows(self.sql["sleep"], {"worker": worker, "lanes": array(lanes), "seconds": seconds})
 
     async def awake(self, worker: UUID) -> None:
         """No need to be woken: busy."""
@@ -217,7 +216,15 @@ class Store:
         """Every lane of *queues*, or of all."""
         rows = await self.link.rows(self.sql["lanes"], {"queues": None if queues is None else array(queues)})
         return [
-            Lane(id=r[0], queue=r[1], task=r[2], max_attempts=r[3], priority=r[4], retry_base=r[5], retry_max=r[6])
+            Lane(
+                id=r[0],
+                queue=r[1],
+                task=r[2],
+                max_attempts=r[3],
+                priority=r[4],
+                retry_base=r[5],
+                retry_max=r[6],
+            )
             for r in rows
         ]
 
@@ -238,17 +245,16 @@ class Store:
 
     async def waiting_tasks(self, lanes: Sequence[int]) -> list[tuple[str, str]]:
         """(queue, task) of those *lanes* in which jobs wait."""
-        return [(row[0], row[1]) for row in await self.link.rows(self.sql["waiting_tasks"], {"lanes": array(lanes)})]
+        rows = await self.link.rows(self.sql["waiting_tasks"], {"lanes": array(lanes)})
+        return [(row[0], row[1]) for row in rows]
 
     async def turn(self, runner: str, worker: UUID | None, seconds: float) -> bool:
         """Whether it is our turn: once per *seconds* in the whole cluster."""
-        return bool(
-            await self.link.rows(self.sql["turn"], {"name": runner, "worker": worker, "seconds": seconds})
-        )
+        return bool(await self.link.rows(self.sql["turn"], {"name": runner, "worker": worker, "seconds": seconds}))
 
 
 def _settle_params(decisions: Sequence[Decision]) -> dict[str, object]:
-    """Settlements as arrays, those with details first: the arrays of details end where the plain ones begin."""
+    """Settlements as arrays, those with details first: arrays of details end where the plain ones begin."""
     plain: list[Claimed] = []
     closed: list[tuple[Claimed, Close]] = []
     parked: list[tuple[Claimed, Park]] = []
