@@ -99,7 +99,7 @@ async def die_once(ctx: Context, gate: str) -> None:
 async def block_loop(ctx: Context, seconds: float) -> None:
     """Does not give the event loop back."""
     write(ctx, "start")
-    time.sleep(seconds)  # noqa: ASYNC251  # this is what it is for
+    time.sleep(seconds)  # what it is for
     write(ctx, "end")
 
 
@@ -139,16 +139,20 @@ def complete_here(ctx: Context, gate: str) -> None:
 
 @app.task(retry=QUICKLY)
 async def complete_async(ctx: Context, gate: str) -> None:
-    """The same on the event loop, where a frozen process cannot even be cancelled before it goes on."""
+    """The same on the event loop, and so far gone that a cancellation does not reach it any more."""
     write(ctx, "start")
-    opened_here(gate)
-    async with await psycopg.AsyncConnection.connect(os.environ["KEPT_DATABASE_URL"]) as tx:
-        await tx.execute("insert into effect (job, attempt) values (%s, %s)", [ctx.job.id, ctx.attempt])
-        try:
-            await ctx.acomplete(tx, result="async")
-        except Exception as error:
-            write(ctx, type(error).__name__)
-            raise
+
+    async def finish() -> None:
+        opened_here(gate)
+        async with await psycopg.AsyncConnection.connect(os.environ["KEPT_DATABASE_URL"]) as tx:
+            await tx.execute("insert into effect (job, attempt) values (%s, %s)", [ctx.job.id, ctx.attempt])
+            try:
+                await ctx.acomplete(tx, result="async")
+            except Exception as error:
+                write(ctx, type(error).__name__)
+                raise
+
+    await asyncio.shield(asyncio.create_task(finish()))
     write(ctx, "end")
 
 

@@ -80,14 +80,12 @@ class Member:
     @property
     def children(self) -> list[int]:
         """The processes it started itself."""
-        return [pid for pid in processes(self.mark) if _parent(pid) == self.pid]
+        return children_of(self.pid, self.mark)
 
     @property
     def keeper(self) -> int:
         """The process that renews its lease."""
-        found = eventually(
-            lambda: [pid for pid in self.children if "worker.keeper" in _command(pid)], what="a keeper"
-        )
+        found = eventually(lambda: [pid for pid in self.children if "worker.keeper" in _command(pid)], what="a keeper")
         return found[0]
 
 
@@ -170,7 +168,11 @@ class Fleet:
             found = self.effects(event, job)
             return found if len(found) >= count else []
 
-        return eventually(enough, timeout, what=f"{count} × {event} (job {job}) in the ledger{self.told()}")
+        return eventually(enough, timeout, what=f"{count} of {event} (job {job}) in the ledger{self.told()}")
+
+    def asleep(self, jobs: Jobs) -> None:
+        """Wait until somebody sleeps and wants to be woken."""
+        eventually(lambda: jobs.value("select count(*) from kept.sleeper where until > kept.now()"), what="a sleeper")
 
     def told(self) -> str:
         """The end of every log, for a message about a failure."""
@@ -261,6 +263,11 @@ def processes(mark: str) -> list[int]:
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
     return found
+
+
+def children_of(parent: int, mark: str) -> list[int]:
+    """The processes with this mark that *parent* started."""
+    return [pid for pid in processes(mark) if _parent(pid) == parent]
 
 
 def _parent(pid: int) -> int:

@@ -46,15 +46,6 @@ class Member:
         self.process.kill()
         self.process.wait()
 
-    def group_lives(self) -> bool:
-        """Whether the worker, its keeper or a child of it is still there."""
-        self.process.poll()  # a zombie would count as alive
-        try:
-            os.killpg(self.pid, 0)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
-
 
 class Fleet:
     """As many workers as asked for; whoever is killed is replaced."""
@@ -75,7 +66,7 @@ class Fleet:
     def kill(self, member: Member) -> None:
         """Kill *member*; another takes its place in a moment, as a supervisor would see to."""
         member.kill()
-        self._groups = [each for each in self._groups if each.group_lives()]
+        self._groups = self._left()
         self.members.remove(member)
         self._vacant.append((member.number, time.monotonic() + REPLACE_AFTER))
 
@@ -96,22 +87,24 @@ class Fleet:
 
     def stop(self, *, is_hurried: Callable[[], bool]) -> None:
         """SIGTERM, and when their time is up SIGKILL, until no process of ours is left."""
-        for sent, patience in ((signal.SIGTERM, GRACE + 5.0), (signal.SIGKILL, 5.0)):
-            for member in self._groups:
-                self._send(member, sent)
-            deadline = time.monotonic() + patience
-            while any(member.group_lives() for member in self._groups) and time.monotonic() < deadline:
-                if sent is signal.SIGTERM and is_hurried():
-                    break
-                time.sleep(0.02)
+        for member in self.members:
+            member.process.terminate()
+        self._wait(GRACE + 5.0, unless=is_hurried)
+        for member in self._left():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(member.pid, signal.SIGKILL)
+        self._wait(5.0)
         self.members.clear()
 
-    def _send(self, member: Member, sent: signal.Signals) -> None:
-        if sent is signal.SIGTERM:
-            member.process.send_signal(sent)
-        elif member.group_lives():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(member.pid, sent)
+    def _wait(self, patience: float, *, unless: Callable[[], bool] = lambda: False) -> None:
+        deadline = time.monotonic() + patience
+        while self._left() and time.monotonic() < deadline and not unless():
+            time.sleep(0.02)
+
+    def _left(self) -> list[Member]:
+        """Those of whom something is left: the worker, its keeper or another child."""
+        living = living_groups()
+        return [member for member in self._groups if member.process.poll() is None or member.pid in living]
 
     def _start(self, number: int) -> Member:
         command = [
@@ -132,3 +125,14 @@ class Fleet:
         member = Member(number, process)
         self._groups.append(member)
         return member
+
+
+def living_groups() -> frozenset[int]:
+    """The process groups in which something lives. Zombies do not count: where nobody reaps, they stay for ever."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, _parent, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if state not in ("Z", "X"):
+                found.add(int(group))
+    return frozenset(found)

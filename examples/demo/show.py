@@ -28,7 +28,7 @@ from view import Scene
 
 WORKERS = 3
 KILL_EVERY = 3.0  # seconds
-START_WITHIN = 30.0  # seconds for the first worker to come up
+START_WITHIN = 30.0  # seconds for the workers to come up
 FINISH_WITHIN = 15.0  # seconds for what was accepted to be done
 SHOW_KILLED_FOR = 4.0  # seconds a dead worker stays in the picture
 PICTURE_EVERY = 0.25  # seconds
@@ -113,17 +113,15 @@ class Show:
         if self._stop.asked():
             return Totals()
         self._say("starting PostgreSQL")
-        server = Embedded(location(self._plan.database))
-        try:
+        with self._stop.held():
+            server = Embedded(location(self._plan.database))
             url = server.acquire()
+        try:
             with psycopg.connect(url, application_name="demo", autocommit=True) as conn:
                 return self._play(url, conn)
-        except (Error, psycopg.Error):
-            if self._stop.asked():  # a signal to all of us also reaches what was just being started
-                return Totals()
-            raise
         finally:
-            server.release()
+            with self._stop.held():
+                server.release()
 
     def _play(self, url: str, conn: psycopg.Connection) -> Totals:
         if self._stop.asked():
@@ -143,9 +141,9 @@ class Show:
     def _wait_for_workers(self) -> None:
         self._say("starting workers")
         deadline = time.monotonic() + START_WITHIN
-        while not self._stop.asked() and not self._scene.live:
+        while not self._stop.asked() and len(self._scene.live) < WORKERS:
             if time.monotonic() > deadline:
-                raise DemoFailed(f"no worker was ready within {START_WITHIN:.0f} s")
+                raise DemoFailed(f"the workers were not ready within {START_WITHIN:.0f} s")
             self._look()
 
     def _perform(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 CTRL_C = b"\x03"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
@@ -38,13 +39,22 @@ class Stop:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Signals only count while this lasts: whatever is going on is brought to its end."""
-        before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {each: signal.signal(each, self._on_signal) for each in SIGNALS}
         try:
             with self._ctrl_c_as_key():
                 yield
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Signals wait until this is over, for us and for programs started meanwhile: Ctrl-C is sent to all of us."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.ask()

@@ -60,9 +60,7 @@ def test_a_thawed_workers_finished_job_is_not_settled_twice(fleet: Fleet, jobs: 
 
 
 @pytest.mark.parametrize("task", ["complete_here", "complete_async"])
-def test_completion_after_a_freeze_rolls_the_handlers_own_transaction_back(
-    fleet: Fleet, jobs: Jobs, task: str
-) -> None:
+def test_completion_after_a_freeze_rolls_the_handlers_own_transaction_back(fleet: Fleet, jobs: Jobs, task: str) -> None:
     jobs.conn.execute("create table effect (job bigint, attempt int)")
     fleet.start()
     job = jobs.enqueue(task, gate=str(fleet.gate()))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psycopg
 import pytest
 
+from kept import App
 from kept.admin import bulk as bulks
 from kept.admin import store
 from kept.admin.bulk import Changed
@@ -174,6 +177,26 @@ def test_a_bulk_does_not_touch_what_came_after_the_count(conn):
     second = enqueue(conn)
     bulks.change(conn, "kept", bulk, upto=found.upto)
     assert states(conn) == {first: "cancelled", second: "pending"}
+
+
+async def test_a_bulk_cancel_and_a_worker_at_the_same_jobs_lose_none_and_do_none_twice(conn, database):
+    app = App(database)
+    ran: list[int] = []
+
+    @app.task(queue="mail")
+    async def send(n: int) -> None:
+        ran.append(n)
+
+    await app.aenqueue_many([send.bind(n) for n in range(3000)])
+    found = run(conn, bulks.count(SQL, bulks.bulk("cancel", Filter())))
+    bulk = bulks.bulk("cancel", Filter())
+    cancelling = asyncio.to_thread(bulks.change, conn, "kept", bulk, upto=found.upto)
+    _, cancelled = await asyncio.gather(app.drain(), cancelling)
+    await app.drain()
+    await app.aclose()
+    assert len(ran) == len(set(ran))
+    assert len(ran) + len(cancelled) == 3000
+    assert set(states(conn).values()) <= {"cancelled", "done"}
 
 
 def test_a_bulk_stops_at_its_limit(conn):

@@ -10,8 +10,7 @@ with live as (
          j.attempt, j.uncharged, j.suspect, j.created_at, j.due_at, j.claimed_at, null::timestamptz as settled_at,
          j.worker, null::text as code, null::text as reason, null::text as message, j.retry_of
     from kept.job j
-   where %(code)s::text is null
-     and j.id < %(before)s
+   where %(live)s and j.id < %(before)s
      and case when j.worker is null then 'pending' else 'running' end = any(%(states)s::text[])
      and (%(lanes)s::int[] is null or j.lane = any(%(lanes)s::int[]))
      and (%(key)s::text is null or j.key = %(key)s)

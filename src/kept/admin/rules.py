@@ -160,7 +160,7 @@ def partitions(facts: Facts) -> list[Finding]:
     found += [
         _warning(
             "partition_missing",
-            f"{parent} has no partition for {starts_at:%Y-%m-%d}; its rows will go to the default partition.",
+            f"Table {parent} has no partition for {starts_at:%Y-%m-%d}; its rows will go to the default partition.",
             advice,
         )
         for parent, starts_at in late.items()

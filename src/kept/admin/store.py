@@ -31,7 +31,9 @@ class LaneName(NamedTuple):
 
 def list_jobs(sql: Queries, wanted: Filter, *, limit: int, before: int = NEWEST) -> Steps[Page]:
     """The newest jobs with ids below *before*, at most *limit*."""
-    rows = yield sql["list"], {**params(wanted), "limit": limit + 1, "before": before}
+    # Said apart from the states, so that the planner knows: a list of failures must not walk over the live.
+    live = wanted.code is None and not {"pending", "running"}.isdisjoint(wanted.states)
+    rows = yield sql["list"], {**params(wanted), "live": live, "limit": limit + 1, "before": before}
     return Page(tuple(JobRow(*row) for row in rows[:limit]), more=len(rows) > limit)
 
 

@@ -196,8 +196,8 @@ def _after(error: BaseException) -> float | None:
 
 
 def _contained(handler: Callable[..., object], args: tuple[Any, ...], arguments: dict[str, Any]) -> object:
-    """Call a plain function in a thread. StopIteration cannot cross a future: it travels as a RuntimeError."""
+    """Call a plain function in a thread. What ends generators cannot cross a future and travels as a RuntimeError."""
     try:
         return handler(*args, **arguments)
-    except StopIteration as error:
-        raise RuntimeError("the handler raised StopIteration") from error
+    except (StopIteration, GeneratorExit) as error:
+        raise RuntimeError(f"the handler raised {type(error).__name__}") from error

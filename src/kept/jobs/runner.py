@@ -222,7 +222,7 @@ class JobsRunner:
         """Settle a job whose handler does not end; its slot stays taken until it does."""
         attempt = self.running.pop(slot)
         self.slots.end(slot)
-        task = self._consumers.pop(slot, None)
+        task = self._consumers.pop(slot) if slot else self._alone
         if task is not None:
             self._deaf.add(task)
             task.add_done_callback(self._deaf.discard)
@@ -302,9 +302,7 @@ class JobsRunner:
     def _attempt(self, job: Claimed) -> Attempt:
         lane = self.book.lane(job.lane)
         declaration = self.book.declaration(job.lane)
-        context = Context(
-            job, lane, timeout=declaration.timeout, sql=self.store.sql, limit=self.options.result_limit
-        )
+        context = Context(job, lane, timeout=declaration.timeout, sql=self.store.sql, limit=self.options.result_limit)
         return Attempt(job, lane, declaration, context)
 
     def _finish(self, job: Claimed, outcome: Outcome, duration: float, *, completed: bool = False) -> None:
@@ -337,15 +335,16 @@ class JobsRunner:
     async def _step(self, sent: list[Finished], wants: list[Want], most: int) -> Stepped:
         worker, session = self.identity.worker, self.identity.session
         decisions = [each.decision for each in sent]
-        for left in reversed(range(TRIES)):
+        tries = TRIES
+        while True:
             try:
                 return await self.store.step(worker, session, decisions, wants, most)
             except psycopg.DataError:
                 return Stepped([], await self.store.settle(worker, decisions))
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
-                if not left:  # it was rolled back whole, so it can be sent again; but not for ever
+                tries -= 1  # it was rolled back whole, so it can be sent again; but not for ever
+                if not tries:
                     raise
-        raise AssertionError("unreachable")
 
     async def _settled(self, sent: list[Finished], lost: frozenset[int]) -> None:
         if lost:
@@ -403,9 +402,7 @@ class JobsRunner:
 
     def _report_lost(self, job: Claimed) -> None:
         lane = self.book.lane(job.lane)
-        self.signals.report(
-            JobLeaseLost(job_id=job.id, queue=lane.queue, task=lane.task, attempt=job.attempt)
-        )
+        self.signals.report(JobLeaseLost(job_id=job.id, queue=lane.queue, task=lane.task, attempt=job.attempt))
 
     def _as_settled(self, each: Finished) -> Settled:
         job, settlement = each.decision

@@ -15,37 +15,54 @@ import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Protocol, cast
 
 import msgspec
 
+from kept.config import Settings
 from kept.db.queries import load as load_queries
+from kept.errors import Error
 from kept.jobs.attempt import Attempt
 from kept.jobs.context import Context
-from kept.jobs.model import Claimed, Died, Lane, Outcome
+from kept.jobs.model import Claimed, Died, Lane, Outcome, Raised
 from kept.jobs.registry import Registry
+from kept.jobs.text import message_of
 from kept.loading import load
 
 _PDEATHSIG = 1
-_LINE = 64 * 1024 * 1024  # a job or a result on one line
+_LEAST_LINE = 64 * 1024 * 1024  # a job or a result on one line
+READY = b"ready\n"
+STARTING = 60.0  # seconds for a child to load the App
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is told first."""
+
+    location: str
+    database: str
+    schema: str
+    limit: int
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """One job for the child."""
 
-    location: str
-    schema: str
-    limit: int
     job: Claimed
     lane: Lane
+
+
+class NotStarted(Error):
+    """There is no child to run it."""
+
+    code = "not_run"
 
 
 class Alone:
     """The parent's side: runs attempts in the child, one at a time."""
 
-    def __init__(self, location: str, *, schema: str, limit: int) -> None:
-        self._location = location
-        self._schema = schema
-        self._limit = limit
+    def __init__(self, location: str, *, database: str, schema: str, limit: int) -> None:
+        self._hello = Hello(location=location, database=database, schema=schema, limit=limit)
         self._process: asyncio.subprocess.Process | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -54,37 +71,41 @@ class Alone:
         return await attempt.run_elsewhere(self._run(attempt), stop=self.kill)
 
     async def _run(self, attempt: Attempt) -> Outcome:
-        order = Order(
-            location=self._location, schema=self._schema, limit=self._limit, job=attempt.job, lane=attempt.lane
-        )
         reader, writer = await self._child()
-        line = b""
-        with contextlib.suppress(ConnectionError):
-            writer.write(msgspec.json.encode(order) + b"\n")
-            await writer.drain()
-            line = await reader.readline()
+        attempt.begin()  # not before: a task's time is not for starting processes
+        line = await _ask(reader, writer, Order(job=attempt.job, lane=attempt.lane))
         if not line.endswith(b"\n"):
-            return await self._died()
+            return Died(f"the process died: {await self._ended()}")
         outcome: Outcome = msgspec.json.decode(line, type=Outcome)
         return outcome
 
-    async def _died(self) -> Died:
+    async def _child(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A child that has loaded the App; the one we have, if it lives."""
+        if self._process is not None and self._process.returncode is None and self._streams is not None:
+            return self._streams
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", "from kept.worker.alone import main; main()",
+                str(theirs.fileno()), str(self._hello.limit),
+                pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+        reader, writer = self._streams = await asyncio.open_connection(sock=ours, limit=_line(self._hello.limit))
+        async with asyncio.timeout(STARTING):
+            line = await _ask(reader, writer, self._hello)
+        if line == READY:
+            return self._streams
+        why = line.decode().strip() or f"it ended: {await self._ended()}"
+        self.kill()
+        raise NotStarted(f"the process to run this job alone could not be started: {why}")
+
+    async def _ended(self) -> str:
+        """How the child ended, in words."""
         assert self._process is not None
         self.kill()
         code = await self._process.wait()
         self._process = None
-        return Died(f"the process died: {_told(code)}")
-
-    async def _child(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._process is None or self._process.returncode is not None or self._streams is None:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-c", "from kept.worker.alone import main; main()", str(theirs.fileno()),
-                    pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL,
-                )  # fmt: skip
-            self._streams = await asyncio.open_connection(sock=ours, limit=_LINE)
-        return self._streams
+        return _told(code)
 
     def kill(self) -> None:
         """End the child, whatever it does."""
@@ -103,6 +124,20 @@ class Alone:
             self._process = None
 
 
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: Hello | Order) -> bytes:
+    """The child's answer: one line, or less if it died."""
+    with contextlib.suppress(ConnectionError):
+        writer.write(msgspec.json.encode(what) + b"\n")
+        await writer.drain()
+        return await reader.readline()
+    return b""
+
+
+def _line(limit: int) -> int:
+    # JSON within JSON: every quote may take a backslash.
+    return max(_LEAST_LINE, 4 * limit)
+
+
 def _told(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
@@ -114,28 +149,54 @@ def _told(code: int) -> str:
 # --- the child's side
 
 
-async def _serve(sock: socket.socket) -> None:
-    reader, writer = await asyncio.open_connection(sock=sock, limit=_LINE)
+class Loaded(Protocol):
+    """What the child needs of the user's App."""
+
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def settings(self) -> Settings: ...
+    def configure(self, settings: Settings, location: str | None = None) -> None: ...
+    def load_imports(self) -> None: ...
+
+
+async def _serve(sock: socket.socket, limit: int) -> None:
+    reader, writer = await asyncio.open_connection(sock=sock, limit=_line(limit))
+    hello = msgspec.json.decode(await reader.readline(), type=Hello)
+    try:
+        registry = _registry(hello)
+    except Exception as error:  # noqa: BLE001  # whatever the user's module does, it is to be told
+        writer.write(" ".join(message_of(error).split()).encode() + b"\n")
+        await writer.drain()
+        return
+    writer.write(READY)
     with ThreadPoolExecutor(max_workers=1) as threads:
         while line := await reader.readline():
-            order = msgspec.json.decode(line, type=Order)
-            attempt = _attempt(order)
-            outcome = await attempt.run(threads, result_limit=order.limit)
+            outcome = await _outcome(registry, hello, msgspec.json.decode(line, type=Order), threads)
             writer.write(msgspec.json.encode(outcome) + b"\n")
             await writer.drain()
 
 
-def _attempt(order: Order) -> Attempt:
-    registry: Registry = load(order.location).registry  # type: ignore[attr-defined]
-    declaration = registry[order.lane.task]
+def _registry(hello: Hello) -> Registry:
+    """The App's tasks; the App itself is made to use the database that its worker uses."""
+    app = cast("Loaded", load(hello.location))
+    app.configure(replace(app.settings, database=hello.database, schema=hello.schema), hello.location)
+    app.load_imports()
+    return app.registry
+
+
+async def _outcome(registry: Registry, hello: Hello, order: Order, threads: ThreadPoolExecutor) -> Outcome:
+    declaration = registry.find(order.lane.task)
+    if declaration is None:
+        return Raised("not_run", f"the process to run this job alone does not know the task {order.lane.task!r}")
     context = Context(
         order.job,
         order.lane,
         timeout=declaration.timeout,
-        sql=load_queries("kept.jobs", order.schema),
-        limit=order.limit,
+        sql=load_queries("kept.jobs", hello.schema),
+        limit=hello.limit,
     )
-    return Attempt(order.job, order.lane, declaration, context)
+    return await Attempt(order.job, order.lane, declaration, context).run(threads, result_limit=hello.limit)
 
 
 def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
@@ -148,9 +209,11 @@ def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
 def main() -> None:
     """Entry point of the child."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        # Meant for the worker, which decides what becomes of the job. Not SIG_IGN: the handler's own children
+        # would inherit that.
+        signal.signal(each, lambda *_: None)
     sock = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(sock.fileno(), False)
-    asyncio.run(_serve(sock))
+    asyncio.run(_serve(sock, int(sys.argv[2])))
     os._exit(0)
-

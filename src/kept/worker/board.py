@@ -12,7 +12,7 @@ import tempfile
 import time
 from typing import Self
 
-_BEAT, _RENEWED, _FENCED, _RENEWALS, _FAILURES, _CLOSED, _HEADER = range(7)
+_BEAT, _RENEWED, _FENCED, _RENEWALS, _FAILURES, _CLOSED, _LEFT, _HEADER = range(8)
 
 
 def clock() -> int:
@@ -66,6 +66,10 @@ class Board:
         """Nothing is in this worker's name any more: there is nothing to give back."""
         self._numbers[_CLOSED] = 1
 
+    def say_left(self) -> None:
+        """The worker has ended and could not give everything back: the keeper is to do it."""
+        self._numbers[_LEFT] = 1
+
     # --- the keeper writes
 
     def renewed(self, sent_at: int) -> None:
@@ -103,6 +107,10 @@ class Board:
     @property
     def closed(self) -> bool:
         return bool(self._numbers[_CLOSED])
+
+    @property
+    def left(self) -> bool:
+        return bool(self._numbers[_LEFT])
 
     @property
     def renewals(self) -> int:

@@ -27,6 +27,7 @@ from kept.worker.board import Board, clock
 
 LOOK = 0.2  # seconds between looks at the parent where the kernel cannot tell us
 RETRY = 0.5  # seconds before a renewal that failed is sent again
+PATIENCE = 1.0  # seconds for a renewal, at least
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +57,7 @@ class Keeper:
     async def run(self) -> None:
         """Renew until the worker is gone or fenced."""
         self._watch_parent()
-        while not self._gone.is_set():
+        while not (self._gone.is_set() or self.board.left):
             if self.board.closed:
                 return
             wait = await self._renew()
@@ -77,7 +78,9 @@ class Keeper:
             return LOOK
         sent_at = clock()
         try:
-            alive = await (await self._store()).renew(self.orders.worker, self.orders.lease)
+            # A connection that swallows what we say may be the only one that does: a new one is soon tried.
+            async with asyncio.timeout(max(PATIENCE, self.orders.lease / 4)):
+                alive = await (await self._store()).renew(self.orders.worker, self.orders.lease)
         except (Unavailable, psycopg.Error, OSError):
             self.board.failed()
             await self._drop_link()
@@ -116,11 +119,16 @@ class Keeper:
     def _watch_parent(self) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(AttributeError, OSError):  # a kernel without pidfd: look now and then
-            loop.add_reader(os.pidfd_open(self.orders.parent), self._gone.set)
+            descriptor = os.pidfd_open(self.orders.parent)
+            loop.add_reader(descriptor, self._parent_ended, descriptor)
         loop.create_task(self._look_for_parent())  # noqa: RUF006  # lives as long as the loop
 
+    def _parent_ended(self, descriptor: int) -> None:
+        asyncio.get_running_loop().remove_reader(descriptor)
+        self._gone.set()
+
     async def _look_for_parent(self) -> None:
-        while os.getppid() == self.orders.parent:
+        while os.getppid() == self.orders.parent:  # noqa: ASYNC110  # nothing tells us of it
             await asyncio.sleep(LOOK)
         self._gone.set()
 
@@ -139,4 +147,3 @@ def main() -> None:
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=Orders)
     sys.stdin.close()
     asyncio.run(Keeper(orders).run())
-

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from time import monotonic
 from uuid import UUID, uuid4
 
 import msgspec
@@ -16,6 +17,8 @@ import msgspec
 from kept.jobs.store import Store
 from kept.worker.board import Board
 from kept.worker.keeper import Orders
+
+QUICK = 1.0  # seconds: a keeper that ends sooner is not started again before that
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class Lease:
     worker: UUID = field(default_factory=uuid4)
     board: Board = field(init=False)
     _keeper: subprocess.Popen[bytes] | None = None
+    _keeper_since: float = 0.0
     _seen: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
@@ -55,10 +59,6 @@ class Lease:
         )
         self._start_keeper()
 
-    def renewed_inline(self, sent_at: int) -> None:
-        """The worker itself renewed: it has no keeper."""
-        self.board.renewed(sent_at)
-
     @property
     def gone(self) -> bool:
         """Whether we must stop acting under this identity: told so, or too long without a renewal to be sure."""
@@ -68,6 +68,8 @@ class Lease:
         """Start the keeper again if it ended on its own; its exit code then, else None."""
         if self._keeper is None or self._keeper.poll() is None or self.board.fenced:
             return None
+        if monotonic() < self._keeper_since + QUICK:
+            return None  # one that cannot live is not started ten times a second
         code = self._keeper.returncode
         self._start_keeper()
         return code
@@ -79,10 +81,12 @@ class Lease:
         return now[0] - seen[0], now[1] - seen[1]
 
     def end(self, *, closed: bool) -> None:
-        """Stop the keeper. *closed*: nothing is in our name any more, so there is nothing to give back."""
+        """Stop the keeper if *closed*: nothing is in our name any more. Else it stays until it has given that back."""
         if closed:
             self.board.say_closed()
-        if self._keeper is not None:
+        else:
+            self.board.say_left()
+        if self._keeper is not None and closed:
             self._keeper.kill()
             self._keeper.wait()
         self.board.close()
@@ -108,6 +112,7 @@ class Lease:
             stdout=subprocess.DEVNULL,
             pass_fds=[self.board.fd],
         )
+        self._keeper_since = monotonic()
         assert self._keeper.stdin is not None
         # The pipe is closed at once: the database's password is in it, and it must not be held open by anybody.
         self._keeper.stdin.write(msgspec.json.encode(orders))

@@ -68,7 +68,5 @@ class Supervisor:
             child.process = None
         if child.process is None and not self._signals and now >= child.not_before:
             # A group of its own: Ctrl-C reaches the children once, through us.
-            child.process = subprocess.Popen(
-                self.command, env={**os.environ, INDEX: str(child.index)}, process_group=0
-            )
+            child.process = subprocess.Popen(self.command, env={**os.environ, INDEX: str(child.index)}, process_group=0)
             child.started = now

@@ -201,7 +201,12 @@ class Worker:
     def _make_runner(self) -> JobsRunner:
         settings = self._plan.settings
         if self._plan.location is not None:
-            self._alone = Alone(self._plan.location, schema=settings.schema, limit=settings.payload_limit)
+            self._alone = Alone(
+                self._plan.location,
+                database=self._plan.database,
+                schema=settings.schema,
+                limit=settings.payload_limit,
+            )
         return JobsRunner(
             store=self._store,
             book=self._book,
@@ -326,8 +331,14 @@ class Worker:
         self._wake.clear()
 
     def _moments(self) -> list[float | None]:
-        """When the next job is due that we could start; a suspect has to wait while another runs alone."""
-        return [self._due_at, None if self._runner.runs_alone else self._suspect_at]
+        """When there is something to do: a job is due (a suspect waits while another runs alone), a lease ran out."""
+        suspect = self._suspect_at if self._does("jobs") and not self._runner.runs_alone else None
+        reclaim = self._next_reclaim if self._does("reclaim") and self._survey.expired else None
+        return [self._due_at, suspect, reclaim]
+
+    def _does(self, runner: str) -> bool:
+        chosen = self._plan.settings.tick_runners
+        return chosen is None or runner in chosen
 
     async def _ask_to_be_woken(self) -> bool:
         """Make sure our wish to be woken stands; False if it was just expressed, so that one more look is due."""
@@ -464,10 +475,9 @@ class Worker:
         """Run one job whose process died, in a child; without a child, when nothing else runs here."""
         due = self._suspect_at is not None and self._suspect_at <= monotonic()
         if self._alone is None:
-            self._runner.claiming = not due and not self._stopping.is_set()
+            self._runner.reserved = due or self._runner.runs_alone
             if self._runner.in_hand:
                 return 0
-            self._runner.claiming = not self._stopping.is_set()
         if not due or self._runner.runs_alone:
             return 0
         took = await self._runner.claim_suspect()
@@ -483,12 +493,18 @@ class Worker:
         """Look after deadlines and the lease, whatever the loop is waiting for."""
         while True:
             self._lease.board.beat()
-            self._runner.expire()
-            self._report_keeper()
-            if self._lease.gone:
-                self._runner.interrupt_all(LostLease())
-                self._wake.set()
+            try:
+                self._look_around()
+            except Exception as error:  # noqa: BLE001  # no process to be had, say: the next look may find one
+                self.signals.report(RunnerFailed(runner="watch", error=f"{type(error).__name__}: {error}"))
             await asyncio.sleep(WATCH)
+
+    def _look_around(self) -> None:
+        self._runner.expire()
+        if self._lease.gone:
+            self._runner.interrupt_all(LostLease())
+            self._wake.set()
+        self._report_keeper()
 
     def _report_keeper(self) -> None:
         renewals, failures = self._lease.news()
@@ -511,24 +527,20 @@ class Worker:
         old.end(closed=True)
         self._flag_until = 0.0
         self.signals.report(
-            WorkerFenced(
-                name=self.name, old=str(old.worker), new=str(self._lease.worker), cancelled=cancelled
-            )
+            WorkerFenced(name=self.name, old=str(old.worker), new=str(self._lease.worker), cancelled=cancelled)
         )
 
-    async def _reconnect(self, error: BaseException) -> None:
+    async def _reconnect(self, error: Exception) -> None:
         """Find the database again; then learn what became of the statement whose reply was lost."""
         lost_at = monotonic()
         failures = 0
-        with contextlib.suppress(Exception):
-            await self._link.close()
         while not self._stopping.is_set():
             delay = pacing.reconnect_delay(failures, random.random())  # noqa: S311
             self.signals.report(ConnectionLost(error=" ".join(str(error).split())[:300], delay=delay))
             await self._wait_for_stop(delay)
             try:
                 await self._recover()
-            except Unreachable as again:
+            except Exception as again:  # noqa: BLE001  # a standby, a schema half migrated: whatever it is, it passes
                 error = again
                 failures += 1
                 continue
@@ -541,8 +553,11 @@ class Worker:
                 await self._stopping.wait()
 
     async def _recover(self) -> None:
+        with contextlib.suppress(Exception):
+            await self._link.close()
         self._link = await Link.open(self._plan.database, name=f"kept worker {self.name}"[:63])
         self._store.link = self._link
+        self._flag_until = 0.0  # a server that crashed has forgotten who sleeps
         await migrate.acheck(self._link.conn, self._plan.settings.schema)
         session = None if self._lease.gone else await self._store.next_session(self._lease.worker)
         if session is None:
@@ -550,6 +565,8 @@ class Worker:
             return
         self._runner.identity.session = session
         self._runner.take(await self._store.adopt(self._lease.worker, self._runner.known()))
+        if self._stopping.is_set():
+            self._runner.release_waiting()
 
     # --- ending
 
@@ -560,27 +577,30 @@ class Worker:
         until = monotonic() + grace
         self._runner.release_waiting()
         while self._runner.in_hand and monotonic() < until and not self._hurried:
-            await self._flush()
-            if self._runner.running:
-                await self._sleep(min(WATCH, max(0.0, until - monotonic())))
+            pause = WATCH if await self._flush() else pacing.RECONNECT_MAX / 10
+            if self._runner.in_hand:
+                await self._sleep(min(pause, max(0.0, until - monotonic())))
         self._released = self._runner.interrupt_all(Released(started=True, reason="aborted:shutdown"))
         await self._runner.join(CLEAN_UP)
-        await self._flush()
+        if not await self._flush():
+            await self._flush()  # the connection was lost and is new: once more, then it is the keeper's
 
     _released = 0
 
-    async def _flush(self) -> None:
-        """Write what is finished; if the database is away, the keeper will tell it."""
+    async def _flush(self) -> bool:
+        """Write what is finished; False if the database did not answer."""
         try:
             while self._runner.has_settlements:
                 before = self._runner.in_hand
                 await self._runner.step()
                 if self._runner.in_hand == before:
-                    return
-        except Unreachable as error:
+                    break
+        except Exception as error:  # noqa: BLE001  # whatever it is, shutdown goes on
             self.signals.report(ConnectionLost(error=" ".join(str(error).split())[:300], delay=0.0))
-            with contextlib.suppress(*Unreachable):
+            with contextlib.suppress(Exception):
                 await self._recover()
+            return False
+        return True
 
     async def _close(self) -> None:
         for task in self._tasks[1:]:
@@ -590,7 +610,7 @@ class Worker:
         if self._alone is not None:
             await self._alone.close()
         closed = False
-        with contextlib.suppress(*Unreachable):
+        with contextlib.suppress(Exception):
             if not self._runner.in_hand:
                 await self._store.awake(self._lease.worker)
                 await self._store.close(self._lease.worker)
@@ -598,9 +618,7 @@ class Worker:
         await self._link.close()
         self._lease.end(closed=closed)
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self.signals.report(
-            WorkerStopped(worker=str(self._lease.worker), name=self.name, released=self._released)
-        )
+        self.signals.report(WorkerStopped(worker=str(self._lease.worker), name=self.name, released=self._released))
 
 
 def _in_shard(lane: Lane, settings: Settings) -> bool:
