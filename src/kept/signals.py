@@ -190,5 +190,5 @@ class Signals:
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(signal)
-            except Exception:
+            except Exception:  # noqa: BLE001  # whatever it is, it is logged
                 _log.exception("a subscriber failed on %s", type(signal).__name__)

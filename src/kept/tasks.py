@@ -163,8 +163,8 @@ class TaskDecorator(Protocol):
 
 
 def is_async(handler: Callable[..., object]) -> bool:
-    """Whether calling *handler* gives something to await."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+    """Whether calling *handler* gives something to await; an object counts by its ``__call__``."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def check_priority(priority: object) -> int:

@@ -89,7 +89,7 @@ class Account:
     def _spawn(self, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         # The user's own PGPORT, PGDATA and the like are meant for another server.
         env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        return subprocess.run(  # noqa: S603
+        return subprocess.run(
             command,
             cwd="/",
             env=env | {"LC_ALL": "C", "TZ": "UTC"},

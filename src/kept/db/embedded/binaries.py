@@ -68,7 +68,7 @@ def _inspect(folder: Path) -> Binaries:
                 f"there is no program {name} in {folder}: point KEPT_PG_BIN to PostgreSQL's, or unset it"
             )
     postgres = folder / "postgres"
-    asked = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    asked = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=False)
     version = re.search(r"\(PostgreSQL\) (\d\S*)", asked.stdout)
     if version is None:
         raise Misconfigured(f"{postgres} does not run on this machine: {asked.stderr.strip()[-300:]}")
