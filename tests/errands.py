@@ -110,7 +110,7 @@ def hold_gil(ctx: Context, seconds: float) -> None:
     probe = 3_000_000
     began = time.monotonic()
     sum(range(probe))
-    size = int(probe * seconds / (time.monotonic() - began))
+    size = int(1.2 * probe * seconds / (time.monotonic() - began))
     began = time.monotonic()
     sum(range(size))
     held = time.monotonic() - began

@@ -68,7 +68,8 @@ class Member:
 
     def says(self, event: str, timeout: float = 20) -> dict[str, Any]:
         """Wait until it logs *event*."""
-        return eventually(lambda: self.lines(event), timeout, what=f"{event} in the log:\n{self.log.read_text()}")[0]
+        with explained(self.log.read_text):
+            return eventually(lambda: self.lines(event), timeout, what=f"{event} in {self.log.name}")[0]
 
     def kill(self, which: signal.Signals = signal.SIGKILL) -> None:
         self.process.send_signal(which)
@@ -168,7 +169,8 @@ class Fleet:
             found = self.effects(event, job)
             return found if len(found) >= count else []
 
-        return eventually(enough, timeout, what=f"{count} of {event} (job {job}) in the ledger{self.told()}")
+        with explained(self.told):
+            return eventually(enough, timeout, what=f"{count} of {event} (job {job}) in the ledger")
 
     def asleep(self, jobs: Jobs) -> None:
         """Wait until somebody sleeps and wants to be woken."""
@@ -176,7 +178,7 @@ class Fleet:
 
     def told(self) -> str:
         """The end of every log, for a message about a failure."""
-        return "".join(f"\n--- {m.log.name}\n{m.log.read_text()[-3000:]}" for m in self.members)
+        return "".join(f"--- {m.log.name}\n{m.log.read_text()[-3000:]}" for m in self.members)
 
     def clear(self) -> None:
         """End every process of the fleet, whatever state it is in."""
@@ -245,12 +247,20 @@ class Jobs:
         assert found["state"] == state, found
         return found
 
-    def all_settled(self, timeout: float = 60, note: Callable[[], str] = str) -> dict[str, int]:
+    def all_settled(self, timeout: float = 60, told: Callable[[], str] = str) -> dict[str, int]:
         """Wait until no job is live; the states they ended in."""
-        eventually(
-            lambda: not self.value("select count(*) from kept.job"), timeout, what=f"an empty table of jobs {note()}"
-        )
+        with explained(told):
+            eventually(lambda: not self.value("select count(*) from kept.job"), timeout, what="the end of all jobs")
         return self.states()
+
+
+@contextlib.contextmanager
+def explained(told: Callable[[], str]) -> Iterator[None]:
+    """A failure within comes with what the workers had to say by then."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{told()}") from None
 
 
 def processes(mark: str) -> list[int]:

@@ -46,7 +46,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     )
     assert (s.concurrency, s.batch, s.processes, s.payload_limit) == (10, 500, 1, 1_048_576)
     assert (s.timeout, s.unique_for) == (timedelta(minutes=10), timedelta(hours=24))
-    assert (s.retention_done.days, s.retention_failed.days, s.retention_log.days) == (7, 90, 30)
+    assert (s.retention_done.days, s.retention_failed.days, s.retention_log.days) == (7, 90, 90)
     assert (s.tick_overall, s.tick_runner, s.tick_items) == (seconds(480), seconds(60), 200)
     assert (s.schema, s.log_format, s.log_level, s.poll_only) == ("kept", "auto", "info", False)
 

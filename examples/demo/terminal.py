@@ -38,14 +38,15 @@ class Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Signals only count while this lasts: whatever is going on is brought to its end."""
-        before = {each: signal.signal(each, self._on_signal) for each in SIGNALS}
+        """Signals only count while this lasts: whatever is going on is brought to its end. Later is too late."""
+        for each in SIGNALS:
+            signal.signal(each, self._on_signal)
         try:
             with self._ctrl_c_as_key():
                 yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for each in SIGNALS:
+                signal.signal(each, signal.SIG_IGN)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

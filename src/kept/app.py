@@ -142,9 +142,12 @@ class App(Client):
     def plan(self, *, kept: bool = True, once: bool = False, **changes: Any) -> Plan:
         """What a worker of this App is to do; *changes* replace settings."""
         self.load_imports()
+        settings = replace(self.settings, **changes)
+        for queue in settings.queues or ():
+            check_name(queue, what="queue", most=MOST_QUEUE)
         return Plan(
             registry=self.registry,
-            settings=replace(self.settings, **changes),
+            settings=settings,
             database=self.database,
             location=self.location,
             kept=kept,
@@ -155,7 +158,7 @@ class App(Client):
         """A worker inside this process: ``async with app.worker(): …``."""
         changes: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
         if queues is not None:
-            changes["queues"] = tuple(check_name(queue, what="queue", most=MOST_QUEUE) for queue in queues)
+            changes["queues"] = tuple(queues)
         return Worker(self.plan(**changes), self.signals)
 
     async def drain(self) -> list[Job[Any]]:

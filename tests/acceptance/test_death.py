@@ -102,7 +102,7 @@ def test_one_poison_job_among_five_hundred_good_ones_fails_alone(fleet: Fleet, j
         bad = jobs.enqueue("poison")
         good += jobs.enqueue_many("note", 250)
     fleet.start("--processes", "2")
-    assert jobs.all_settled(note=fleet.told) == {"done": 500, "failed": 1}
+    assert jobs.all_settled(told=fleet.told) == {"done": 500, "failed": 1}
     ended = jobs.one(bad)
     assert (ended["code"], ended["reason"], ended["charged"]) == ("worker_died", "worker_died", 3)
     assert {effect.job for effect in fleet.effects("end")} == set(good)
@@ -129,7 +129,7 @@ def test_ten_thousand_jobs_and_every_process_killed_once_lose_nothing(fleet: Fle
     for done in range(1, 5):
         eventually(
             lambda wanted=done: jobs.value("select count(*) from kept.history") >= wanted * count / 6, 60,
-            what=f"a part of the jobs{fleet.told()}",
+            what="a part of the jobs",
         )  # fmt: skip
         victim = next(pid for pid in at_work(supervisor) if pid not in killed)
         gone |= {victim, *children_of(victim, fleet.mark)}  # with it goes the child in which suspects run alone

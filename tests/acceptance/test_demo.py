@@ -75,7 +75,7 @@ class Demo:
             lines.append(line)
             if wanted in line:
                 return lines
-        pytest.fail(f"it ended without saying {wanted!r}: {lines}")
+        pytest.fail(f"it ended without saying {wanted!r}: {lines}, {self.process.communicate()[1]}")
 
     def end(self) -> dict[str, int]:
         """Wait for its end in order; the figures of its last line."""

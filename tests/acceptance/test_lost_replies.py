@@ -106,7 +106,7 @@ def test_a_worker_survives_the_loss_of_every_connection_in_the_middle_of_its_wor
         proxy.cut()
         eventually(lambda wanted=lost: len(worker.lines("connection_restored")) >= wanted, what="a new connection")
     fleet.gate().touch()
-    assert jobs.all_settled(note=fleet.told) == {"done": 201}
+    assert jobs.all_settled(told=fleet.told) == {"done": 201}
     assert jobs.one(running)["attempt"] == 1
     assert sorted(effect.job for effect in fleet.effects("end")) == sorted([running, *ids])
     assert not worker.lines("worker_fenced")

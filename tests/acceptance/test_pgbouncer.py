@@ -8,14 +8,27 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from fleet import Fleet, Jobs
+from proxy import proxy_before
 from support import eventually
 
+SETTINGS = """
+[databases]
+* = host=127.0.0.1 port={upstream} user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 5
+max_client_conn = 100
+"""
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 pytestmark = [
@@ -28,29 +41,21 @@ pytestmark = [
 @pytest.fixture
 def pooled(database: str, tmp_path: Path) -> Iterator[str]:
     """The URL of the test's database behind pgbouncer in transaction mode."""
-    parts = urlsplit(database)
-    given = parse_qs(parts.query)
-    host = parts.hostname or given["host"][0]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (tmp_path / "pgbouncer.ini").write_text(
-        f"[databases]\n* = host={host} port={given.get('port', ['5432'])[0]} user=postgres\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
-        "pool_mode = transaction\ndefault_pool_size = 5\nmax_client_conn = 100\n"
-        "ignore_startup_parameters = extra_float_digits\n"
-    )
-    account = ["-u", "nobody"] if os.geteuid() == 0 else []
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    with (tmp_path / "pgbouncer.log").open("wb") as log:
-        process = subprocess.Popen([PGBOUNCER, *account, tmp_path / "pgbouncer.ini"], stdout=log, stderr=log)
-    url = f"postgresql://postgres@127.0.0.1:{port}{parts.path}"
-    try:
-        eventually(lambda: answers(url), what=f"pgbouncer: {(tmp_path / 'pgbouncer.log').read_text()}")
-        yield url
-    finally:
-        process.kill()
-        process.wait()
+    with proxy_before(database) as proxy, socket.create_server(("127.0.0.1", 0)) as free:
+        # Through the proxy: pgbouncer refuses to be root, and others may not see the server's socket.
+        upstream, port = urlsplit(proxy.url), free.getsockname()[1]
+        free.close()
+        (tmp_path / "pgbouncer.ini").write_text(SETTINGS.format(upstream=upstream.port, port=port))
+        with (tmp_path / "pgbouncer.log").open("wb") as log:
+            account = ["-u", "nobody"] if os.geteuid() == 0 else []
+            process = subprocess.Popen([PGBOUNCER, *account, tmp_path / "pgbouncer.ini"], stdout=log, stderr=log)
+        url = f"postgresql://postgres@127.0.0.1:{port}{upstream.path}"
+        try:
+            eventually(lambda: answers(url), what="pgbouncer")
+            yield url
+        finally:
+            process.kill()
+            process.wait()
 
 
 def answers(url: str) -> bool:
@@ -65,7 +70,7 @@ def test_a_worker_behind_pgbouncer_notices_and_works_by_polling(fleet: Fleet, jo
     workers = [fleet.start(database=pooled) for _ in range(2)]
     assert all(worker.says("warned")["code"] == "pooled" for worker in workers)
     ids = jobs.enqueue_many("note", 500)
-    assert jobs.all_settled(note=fleet.told) == {"done": 500}
+    assert jobs.all_settled(told=fleet.told) == {"done": 500}
     assert sorted(effect.job for effect in fleet.effects("end")) == sorted(ids)
     alone = jobs.enqueue("note")
     assert (jobs.settled(alone)["claimed_at"] - jobs.one(alone)["created_at"]).total_seconds() < 1.2

@@ -228,7 +228,7 @@ def test_failed_jobs_are_kept_for_at_least_ninety_days_and_gone_a_month_later(co
 
 def test_dropped_log_lines_are_not_counted_as_jobs(conn, clock: Clock):
     log(conn)
-    clock.advance("32d")
+    clock.advance("92d")
     partitions.ensure(conn)
     assert value(conn, "select count(*) from kept.job_log") == 0
     assert purged(conn) == {}
@@ -343,7 +343,7 @@ def test_settling_goes_on_while_a_drop_meets_an_open_transaction(conn, clock: Cl
 def test_one_parent_in_use_does_not_keep_the_others_from_being_dropped(conn, clock: Clock, database):
     log(conn)
     oldest = names(conn, "history_done")[0]
-    clock.advance("32d")
+    clock.advance("92d")
     with psycopg.connect(database) as reader:
         reader.execute("select count(*) from kept.history")
         partitions.ensure(conn)

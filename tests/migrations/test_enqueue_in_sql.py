@@ -343,3 +343,8 @@ def test_enqueue_is_not_fooled_by_tables_and_functions_of_the_caller(conn, datab
                as $$ begin raise 'trapped as %', current_user; end $$"""
         )
         assert enqueue(producer, key="a") == 1
+
+
+def test_a_due_time_that_is_no_moment_is_refused(conn):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="due_at"):
+        conn.execute("select kept.enqueue('tidy', due_at => 'infinity')")

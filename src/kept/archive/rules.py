@@ -20,7 +20,7 @@ class Retention:
 
     done: timedelta = 7 * DAY
     failed: timedelta = 90 * DAY
-    log: timedelta = 30 * DAY
+    log: timedelta = 90 * DAY
 
 
 @dataclass(frozen=True, slots=True)

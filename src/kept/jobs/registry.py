@@ -45,5 +45,5 @@ class Registry:
         return len(self._declared)
 
     def digests(self) -> dict[str, str]:
-        """Each task's name with a digest of its declaration."""
-        return {declaration.name: declaration.digest() for declaration in self}
+        """Each task's name, and each former name, with a digest of its declaration."""
+        return {name: declaration.digest() for name, declaration in self._names.items()}

@@ -489,6 +489,8 @@ class Worker:
 
     # --- the lease
 
+    _cancelled = 0  # handlers that were told to stop since the lease went
+
     async def _watch(self) -> None:
         """Look after deadlines and the lease, whatever the loop is waiting for."""
         while True:
@@ -502,7 +504,7 @@ class Worker:
     def _look_around(self) -> None:
         self._runner.expire()
         if self._lease.gone:
-            self._runner.interrupt_all(LostLease())
+            self._cancelled = max(self._cancelled, self._runner.interrupt_all(LostLease()))
             self._wake.set()
         self._report_keeper()
 
@@ -519,7 +521,7 @@ class Worker:
     async def _fence(self) -> None:
         """The lease is gone: cancel everything, forget it, and go on under a new identity."""
         old = self._lease
-        cancelled = self._runner.forget()
+        cancelled, self._cancelled = max(self._cancelled, self._runner.forget()), 0
         await self._runner.join(CLEAN_UP)
         self._lease = await self._begin_lease()
         self._runner.identity = Identity(self._lease.worker)

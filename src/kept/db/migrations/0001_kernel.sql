@@ -236,6 +236,9 @@ begin
   if enqueue.key = '' or octet_length(enqueue.key) > 512 then
     raise exception 'key: must have 1 to 512 bytes' using errcode = 'invalid_parameter_value';
   end if;
+  if not isfinite(enqueue.due_at) then
+    raise exception 'due_at: must be a moment, not infinity' using errcode = 'invalid_parameter_value';
+  end if;
   if enqueue.priority not between -1000 and 1000 then
     raise exception 'priority: must lie between -1000 and 1000' using errcode = 'invalid_parameter_value';
   end if;

@@ -87,7 +87,7 @@ begin
   perform kept.make_partition(parent, day at time zone 'UTC', (day + span) at time zone 'UTC', keep)
     from (values ('history_done', 'day', interval '1 day', interval '7 days'),
                  ('history_failed', 'month', interval '1 month', interval '90 days'),
-                 ('job_log', 'day', interval '1 day', interval '30 days')) as of(parent, unit, span, keep),
+                 ('job_log', 'day', interval '1 day', interval '90 days')) as of(parent, unit, span, keep),
          lateral generate_series(date_trunc(unit, kept.now() at time zone 'UTC'),
                                  kept.now() at time zone 'UTC' + interval '30 days', span) as day;
 end $$;
