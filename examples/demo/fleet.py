@@ -79,11 +79,14 @@ class Fleet:
         for member in self.members:
             code = member.process.poll()
             if code is not None:
-                log = self.log_of(member.number)
-                raise DemoFailed(f"{member.name} ended by itself with exit code {code}; its log is {log}")
+                raise DemoFailed(f"{member.name} ended by itself with exit code {code}: {self._last_words(member)}")
 
-    def log_of(self, number: int) -> Path:
+    def _log_of(self, number: int) -> Path:
         return self._logs / f"worker-{number}.log"
+
+    def _last_words(self, member: Member) -> str:
+        lines = self._log_of(member.number).read_text(errors="replace").split("\n")
+        return next((line[:300] for line in reversed(lines) if line.strip()), "it said nothing")
 
     def stop(self, *, is_hurried: Callable[[], bool]) -> None:
         """SIGTERM, and when their time is up SIGKILL, until no process of ours is left."""
@@ -111,7 +114,7 @@ class Fleet:
             str(Path(sys.executable).with_name("kept")), "worker", "app:app", "--concurrency", "10",
             "--grace", f"{GRACE}s", "--log-format", "json",
         ]  # fmt: skip
-        with self.log_of(number).open("ab") as log:
+        with self._log_of(number).open("ab") as log:
             process = subprocess.Popen(
                 command,
                 cwd=HERE,

@@ -77,10 +77,12 @@ def test_a_handler_that_swallows_its_cancellation_is_settled_without_it(fleet: F
 
 
 def test_a_suspect_that_runs_out_of_time_alone_is_settled_as_that(fleet: Fleet, jobs: Jobs) -> None:
-    first = fleet.start()
+    worker = fleet.start()
     jobs.conn.execute("update kept.lane set max_attempts = 2 where task = 'overrun'")
-    job = jobs.enqueue("overrun", gate=str(fleet.gate()))
-    jobs.conn.execute("update kept.job set suspect = true, ready = false where id = %s and worker is null", [job])
-    fleet.sees("start", job)
+    with jobs.conn.transaction():
+        job = jobs.enqueue("overrun", gate=str(fleet.gate()))
+        jobs.conn.execute("update kept.job set suspect = true, ready = false where id = %s", [job])
+    (began,) = fleet.sees("start", job)
+    assert began.pid != worker.pid
     assert jobs.settled(job, "failed")["code"] == "timeout"
-    assert first.process.poll() is None
+    assert worker.process.poll() is None

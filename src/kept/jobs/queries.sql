@@ -181,7 +181,7 @@ with recursive open_lane as materialized (
               where lane = w.lane and not ready and not suspect and due_at <= kept.now()
               order by due_at limit %(most)s
                 for update skip locked) p))
-     and not ready and not suspect
+     -- and no other condition: "not ready" here would let a plan read the whole of job_parked instead
   returning id, lane, priority
 ), bottom(lane, priority, id) as (
   (select w.lane, f.priority, f.id from open_lane w

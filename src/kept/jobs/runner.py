@@ -137,9 +137,9 @@ class JobsRunner:
                 each.resent = True
             self._finished[:0] = sent
             raise
-        await self._settled(sent, stepped.lost)
         self.book.claimed(wants, stepped.claimed)
         self.take(stepped.claimed)
+        await self._settled(sent, stepped.lost)
         return len(stepped.claimed)
 
     async def claim_suspect(self) -> bool:
@@ -295,8 +295,14 @@ class JobsRunner:
         self._ended(0, attempt, outcome)
 
     def _ended(self, slot: int, attempt: Attempt, outcome: Outcome) -> None:
-        if self.running.pop(slot, None) is not None:  # else it was given up, and settled then
-            self.slots.end(slot)
+        if self.running.pop(slot, None) is None:
+            return  # it was given up, and settled then
+        self.slots.end(slot)
+        if isinstance(outcome, LostLease) and attempt.verdict is None:
+            # The handler says so. If it was misled, by an old snapshot say, the job must not stay in our name.
+            self._unconfirmed[attempt.job.id] = Finished(attempt.job, (attempt.job, Leave()), outcome, attempt.duration)
+            self.wake()
+        else:
             self._finish(attempt.job, outcome, attempt.duration, completed=attempt.context.completed)
 
     def _attempt(self, job: Claimed) -> Attempt:
@@ -368,18 +374,23 @@ class JobsRunner:
         return lost - await self.store.settled_by(self.identity.worker, resent) if resent else lost
 
     async def _confirm(self) -> None:
-        """Check on jobs that handlers completed themselves: gone is good; still there means it was rolled back."""
+        """Check on jobs that handlers say are no longer ours to settle, because they completed them or lost them.
+
+        Gone is good; still there means that the completion was rolled back, or the loss an error.
+        """
         if not self._unconfirmed:
             return
         worker = self.identity.worker
         present = await self.store.present(worker, self._unconfirmed)
         gone = [self._unconfirmed.pop(id) for id in list(self._unconfirmed) if id not in present]
-        if gone:
-            self.signals.report(JobsSettled(jobs=[self._as_settled(each) for each in gone]))
+        for each in gone:
+            if isinstance(each.outcome, LostLease):
+                self._report_lost(each.job)
+        if completed := [self._as_settled(each) for each in gone if isinstance(each.outcome, Completed)]:
+            self.signals.report(JobsSettled(jobs=completed))
         for id in await self.store.still_ours(worker, present) if present else ():
             each = self._unconfirmed.pop(id)
-            message = "the handler returned after complete(), but its transaction was not committed"
-            self._finish(each.job, Raised("completion_rolled_back", message), each.duration)
+            self._finish(each.job, _unfounded(each.outcome), each.duration)
 
     def _give_back_stale(self) -> None:
         """A job that waits in hand behind slow ones is better off elsewhere."""
@@ -423,3 +434,11 @@ class JobsRunner:
                 return Settled(
                     job.id, lane.queue, lane.task, job.attempt, "done", None, None, None, True, each.duration, None
                 )
+
+
+def _unfounded(outcome: Outcome) -> Raised:
+    """What a handler said of its job, and the database says otherwise."""
+    if isinstance(outcome, LostLease):
+        return Raised("lease_lost", "the handler raised LeaseLost, but the lease is still held")
+    message = "the handler returned after complete(), but its transaction was not committed"
+    return Raised("completion_rolled_back", message)

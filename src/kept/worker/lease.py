@@ -37,6 +37,8 @@ class Lease:
     kept: bool = True  # by a keeper process; without one the lease simply lasts its seconds
     worker: UUID = field(default_factory=uuid4)
     board: Board = field(init=False)
+    held: list[int] = field(default_factory=list)  # jobs that ran when it went
+    _gone: bool = False
     _keeper: subprocess.Popen[bytes] | None = None
     _keeper_since: float = 0.0
     _seen: tuple[int, int] = (0, 0)
@@ -61,8 +63,14 @@ class Lease:
 
     @property
     def gone(self) -> bool:
-        """Whether we must stop acting under this identity: told so, or too long without a renewal to be sure."""
-        return self.board.fenced or self.board.renewed_age > self.seconds
+        """Whether we must stop acting under this identity: told so, or too long without a renewal to be sure.
+
+        Once it is gone it stays so, even if the keeper gets through again: handlers have been told to stop by then.
+        """
+        if not self._gone and (self.board.fenced or self.board.renewed_age > self.seconds):
+            self._gone = True
+            self.held = self.board.started
+        return self._gone
 
     def look_after_keeper(self) -> int | None:
         """Start the keeper again if it ended on its own; its exit code then, else None."""

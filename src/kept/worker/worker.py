@@ -26,7 +26,7 @@ from kept.errors import Unavailable
 from kept.jobs.attempt import Attempt
 from kept.jobs.lanes import LaneBook
 from kept.jobs.model import Lane, LostLease, Outcome, Released
-from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired
+from kept.jobs.reclaim import hand_back, reclaim_abandoned, reclaim_expired
 from kept.jobs.registry import Registry
 from kept.jobs.runner import Identity, JobsRunner, Options
 from kept.jobs.store import Store, Survey
@@ -531,6 +531,12 @@ class Worker:
         self.signals.report(
             WorkerFenced(name=self.name, old=str(old.worker), new=str(self._lease.worker), cancelled=cancelled)
         )
+        await self._hand_back(old)
+
+    async def _hand_back(self, lease: Lease) -> None:
+        """Give back what is left in the name of a lease we gave up; if others were quicker, nothing is."""
+        for each in await hand_back(self._store, lease.worker, lease.held):
+            self.signals.report(each.signal("handed_back"))
 
     async def _reconnect(self, error: Exception) -> None:
         """Find the database again; then learn what became of the statement whose reply was lost."""
@@ -613,7 +619,10 @@ class Worker:
             await self._alone.close()
         closed = False
         with contextlib.suppress(Exception):
-            if not self._runner.in_hand:
+            if self._lease.gone:
+                await self._hand_back(self._lease)
+                closed = True
+            elif not self._runner.in_hand:
                 await self._store.awake(self._lease.worker)
                 await self._store.close(self._lease.worker)
                 closed = True

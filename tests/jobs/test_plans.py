@@ -1,0 +1,208 @@
+"""Cost stays flat (promise 13): plans made on an empty table serve a full one, and read no more than they must.
+
+Every statement here is prepared by a worker's own connection while the table is empty. Then it fills, nobody runs
+ANALYZE, and the server itself tells (auto_explain) which plan it used and what it read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+
+from kept.db import migrate
+from kept.db.connect import Link
+from kept.db.tx import run
+from kept.jobs import door
+from kept.jobs.model import Close, Note, Park
+from kept.jobs.store import Store, Want
+from kernel import SQL, lane_of, live, row
+
+BATCH = 100
+FILL = """
+insert into kept.job (lane, priority, ready, due_at, created_at, payload)
+select 1 + n %% 2, (n %% 3) * 5, %(ready)s, now() + case when %(ready)s then '-1 hour' else '1 hour' end::interval, now(), '{}'
+  from generate_series(1, %(rows)s) n
+"""  # noqa: E501
+EXPLAIN = """
+load 'auto_explain';
+set auto_explain.log_min_duration = 0;
+set auto_explain.log_level = notice;
+set auto_explain.log_format = json;
+set auto_explain.log_analyze = on;
+set auto_explain.log_buffers = on;
+set auto_explain.log_timing = off;
+"""
+
+
+class Explained(Store):
+    """A store that knows the plan of its last statement."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self._told: list[str] = []
+        link.conn.add_notice_handler(lambda notice: self._told.append(notice.message_primary or ""))
+
+    def plan(self) -> dict:
+        return json.loads(self._told[-1].partition("plan:")[2])["Plan"]
+
+
+@asynccontextmanager
+async def explained(database):
+    link = await Link.open(database)
+    try:
+        await link.conn.execute(EXPLAIN)
+        yield Explained(link)
+    finally:
+        await link.close()
+
+
+def nodes(plan: dict) -> Iterator[dict]:
+    yield plan
+    for inner in plan.get("Plans", ()):
+        yield from nodes(inner)
+
+
+def scans(plan: dict, table: str = "job") -> list[dict]:
+    return [node for node in nodes(plan) if node.get("Relation Name") == table and "Scan" in node["Node Type"]]
+
+
+def visited(scan: dict) -> float:
+    """Rows a scan looked at, those it threw away included."""
+    return scan["Actual Loops"] * (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0))
+
+
+def buffers(plan: dict) -> int:
+    return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+
+def assert_small(plan: dict, most: int) -> None:
+    for scan in scans(plan):
+        assert scan["Node Type"] in ("Index Scan", "Index Only Scan"), json.dumps(scan)
+        assert scan.get("Index Cond"), json.dumps(scan)
+        assert visited(scan) <= most, json.dumps(scan)
+
+
+@pytest.fixture(params=["fresh", "vacuumed"])
+def emptied(request, empty_database):
+    """A database as in production, with a job table that is new, or empty again after a busy day."""
+    with psycopg.connect(empty_database, autocommit=True) as conn:
+        migrate.apply(conn)
+        conn.execute("alter table kept.job set (autovacuum_enabled = off)")
+        lane_of(conn, "one")
+        lane_of(conn, "two")
+        if request.param == "vacuumed":
+            fill(conn, 1000)
+            conn.execute("delete from kept.job")
+            conn.execute("vacuum analyze")
+    return empty_database
+
+
+def fill(conn, count):
+    for ready in (True, False):
+        conn.execute(FILL, {"rows": count, "ready": ready})
+
+
+async def busy_round(store, worker):
+    """Claim a batch and settle it in all the ways there are; returns the plan of each statement."""
+    wants = [Want(lane, priority, BATCH, 0) for priority in (10, 5, 0) for lane in (1, 2)]
+    jobs = (await store.step(worker, 0, [], wants, BATCH)).claimed
+    claim = store.plan()
+    note = Note("failed", "boom", "it broke", "Traceback")
+    kinds = [
+        Close("done"),
+        Close("failed", "boom", "fatal", "it broke", note=note),
+        Park(3600.0, charged=True, note=note),
+        Park(0.0, charged=True, suspect=True, note=note),
+    ]
+    assert await store.settle(worker, [(job, kinds[n % 4]) for n, job in enumerate(jobs)]) == set()
+    settle = store.plan()
+    survey = await store.survey([1, 2], bottom=True, most=BATCH)
+    look = store.plan()
+    suspects = await store.claim_suspects(worker, 0, [1, 2], 1)
+    alone = store.plan()
+    await store.settle(worker, [(job, Close("done")) for job in suspects])
+    return len(jobs), survey, {"claim": claim, "settle": settle, "survey": look, "claim_suspects": alone}
+
+
+async def check_plans(database, rows):
+    with psycopg.connect(database, autocommit=True) as conn:
+        async with explained(database) as store:
+            worker = await live(store, lease=600)
+            await busy_round(store, worker)
+            fill(conn, 1000)
+            _, _, few = await busy_round(store, worker)
+            fill(conn, rows)
+            count, survey, many = await busy_round(store, worker)
+    assert count == BATCH
+    assert set(survey.ready) == {(lane, priority) for lane in (1, 2) for priority in (0, 5, 10)}
+    for plan in many.values():
+        assert_small(plan, most=2 * BATCH)
+    claim_indexes = {scan["Index Name"] for scan in scans(many["claim"])}
+    assert {"job_claim", "job_pkey"} == claim_indexes
+    assert {scan["Index Name"] for scan in scans(many["survey"])} >= {"job_claim", "job_parked", "job_suspect"}
+    assert {scan["Index Name"] for scan in scans(many["claim_suspects"])} == {"job_suspect", "job_pkey"}
+    for name, plan in many.items():  # a deeper tree, and no more than that
+        assert buffers(plan) <= 2 * buffers(few[name]) + 100, (name, buffers(plan), buffers(few[name]))
+
+
+async def test_plans_made_on_an_empty_table_serve_a_full_one(emptied):
+    await check_plans(emptied, rows=100_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_plans_made_on_an_empty_table_serve_a_million(emptied):
+    await check_plans(emptied, rows=1_000_000)
+
+
+async def test_a_floor_skips_the_dead_entries_under_a_held_snapshot(emptied):
+    with psycopg.connect(emptied, autocommit=True) as conn, psycopg.connect(emptied) as historian:
+        fill(conn, 30_000)
+        historian.execute("set transaction isolation level repeatable read")
+        historian.execute("select count(*) from kept.worker")  # from now on nothing that dies can be cleaned up
+        conn.execute("delete from kept.job where ready and id <= 25000")
+        floor = row(conn, "select min(id) id from kept.job where ready")["id"]
+        async with explained(emptied) as store:
+            worker = await live(store, lease=600)
+            wants = [Want(1, 0, 10, 0), Want(1, 0, 10, floor)]
+            read = []
+            for want in wants:
+                assert len((await store.step(worker, 0, [], [want], 10)).claimed) == 10
+                read.append(buffers(store.plan()))
+    assert read[1] < 200 < read[0]
+
+
+async def test_a_claim_of_a_small_batch_is_hot(emptied):
+    with psycopg.connect(emptied, autocommit=True) as conn:
+        fill(conn, 5_000)
+        async with explained(emptied) as store:
+            worker = await live(store, lease=600)
+            for _ in range(40):
+                assert len((await store.step(worker, 0, [], [Want(1, 0, 10, 0)], 10)).claimed) == 10
+            await store.link.conn.execute("select pg_stat_force_next_flush()")
+            await store.link.conn.execute("select 1")
+        seen = row(conn, "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'job'")
+    assert seen["n_tup_upd"] == 400
+    assert seen["n_tup_hot_upd"] >= 0.95 * seen["n_tup_upd"]
+
+
+def test_an_enqueue_reads_a_handful_of_pages_however_many_jobs_there_are(emptied):
+    told = []
+    with psycopg.connect(emptied, autocommit=True) as conn:
+        requests = [door.Request(queue="mail", task="one", payload="{}", key=key) for key in (None, "a", "a")]
+        for each in requests * 4:  # often enough to be prepared, with a plan for ever
+            run(conn, door.enqueue(SQL, each))
+        fill(conn, 50_000)
+        conn.execute(EXPLAIN)
+        conn.add_notice_handler(lambda notice: told.append(notice.message_primary or ""))
+        for each in requests:
+            run(conn, door.enqueue(SQL, each))
+    plans = [json.loads(each.partition("plan:")[2])["Plan"] for each in told]
+    assert len(plans) >= 3
+    for plan in plans:
+        assert all("Seq Scan" not in scan["Node Type"] for scan in scans(plan))
+        assert buffers(plan) < 100
