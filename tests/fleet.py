@@ -239,6 +239,11 @@ class Jobs:
         row = self.conn.execute(query, params).fetchone()
         return row[0] if row else None
 
+    def renewed(self) -> None:
+        """Wait until every lease is in the hands of its keeper, which makes it as short as it is set."""
+        late = "select count(*) from kept.worker where state = 'live' and lease_until > kept.now() + '4 s'"
+        eventually(lambda: not self.value(late), 30, what="every keeper's first renewal")
+
     def settled(self, job: int, state: str = "done", timeout: float = 20) -> dict[str, Any]:
         """Wait until the job is settled, and as *state*."""
         final = ("done", "failed", "cancelled", "skipped")

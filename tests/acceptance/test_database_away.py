@@ -77,6 +77,7 @@ def test_a_database_away_for_longer_than_the_lease_costs_an_identity_and_nothing
     with jobs_of(server) as jobs:
         job = jobs.enqueue("hold", gate=str(own_fleet.gate()))
         own_fleet.sees("start", job)
+        jobs.renewed()
     assert server.release(), "nobody else uses it, so it stops"
     own_fleet.sees("cancelled", job)  # nobody can say that the lease lives: the handler must stop
     server.acquire()
@@ -84,7 +85,8 @@ def test_a_database_away_for_longer_than_the_lease_costs_an_identity_and_nothing
     own_fleet.sees("start", job, count=2)
     own_fleet.gate().touch()
     with jobs_of(server) as jobs:
-        assert jobs.settled(job)["attempt"] == 2
+        ended = jobs.settled(job)
+    assert (ended["attempt"], ended["charged"]) == (2, 1)
 
 
 def test_a_worker_that_must_stop_while_the_database_is_away_leaves_its_jobs_to_its_keeper(

@@ -67,6 +67,7 @@ def test_a_dead_host_is_taken_over_from_within_lease_and_scan(fleet: Fleet, jobs
     job = jobs.enqueue("hold", gate=str(fleet.gate()))
     fleet.sees("start", job)
     second = fleet.start()
+    jobs.renewed()
     os.kill(keeper, signal.SIGKILL)
     first.kill()
     lease_until = jobs.value("select locked_until from kept.jobs where id = %s", job)

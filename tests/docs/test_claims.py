@@ -12,7 +12,9 @@ import pytest
 
 from kept import errors
 from kept.cli import main
+from kept.config import DEFAULTS
 from kept.config_names import ALIASES, VARIABLES
+from kept.durations import parse
 from kept.jobs.model import STATES
 from pages import PAGES, ROOT, blocks
 
@@ -119,6 +121,18 @@ def test_every_setting_named_is_one(page: Path) -> None:
     assert named - known == set()
 
 
+@every_page
+def test_a_default_told_beside_its_setting_is_the_default(page: Path) -> None:
+    for name, told in re.findall(r"`(KEPT_[A-Z_]+)`(?:,| \() ?(\d+ (?:days?|min|s|h)\b)", prose(page)):
+        variable = next(each for each in VARIABLES if each.name == name)
+        assert DEFAULTS[variable.field] == parse(re.sub(r" d.*", "d", told).replace(" ", "")), f"{name}: {told}"
+
+
+def test_the_check_sees_defaults() -> None:
+    told = re.findall(r"`(KEPT_[A-Z_]+)`(?:,| \() ?\d+ ", prose(DOCS / "operations.md"))
+    assert {"KEPT_LEASE", "KEPT_SHUTDOWN_GRACE", "KEPT_RETENTION_LOG"} <= set(told)
+
+
 def test_every_metric_an_alert_asks_for_exists() -> None:
     listed = set(re.findall(r"^\| `(kept_\w+)` \|", (DOCS / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE))
     asked = set(re.findall(r"\bkept_[a-z_]+", (DOCS / "operations.md").read_text(encoding="utf-8")))
@@ -190,12 +204,12 @@ def test_everything_the_doctor_may_complain_of_is_listed() -> None:
 # --- promises
 
 
-def test_every_promise_is_on_its_page_with_its_number_and_its_proof() -> None:
+def test_every_promise_is_on_its_page_with_its_number_and_its_tests() -> None:
     page = (DOCS / "promises.md").read_text(encoding="utf-8")
     sections = re.split(r"^## (\d+) .+$", page, flags=re.MULTILINE)[1:]
     assert sections[::2] == [str(number) for number in range(1, 18)]
     for number, section in zip(sections[::2], sections[1::2], strict=True):
-        proofs = re.findall(r"`(tests/[\w/]+\.py)`", section)
-        assert all((ROOT / proof).exists() for proof in proofs), f"promise {number}: {proofs}"
-        assert ("*Proved by*" in section) == bool(proofs), f"promise {number}"
-        assert proofs or "yet.*" in section, f"promise {number} names no test and does not say so"
+        tests = re.findall(r"`(tests/[\w/]+\.py)`", section)
+        assert all((ROOT / test).exists() for test in tests), f"promise {number}: {tests}"
+        assert ("*Tested by*" in section) == bool(tests), f"promise {number}"
+        assert tests or "yet.*" in section, f"promise {number} names no test and does not say so"

@@ -146,7 +146,8 @@ class _LoopPool:
 def _hang_up(idle: deque[tuple[Conn, float]] | deque[tuple[AConn, float]], pid: int) -> None:
     """Close what a pool left behind, without a loop; in a forked child the sockets are its parent's."""
     while idle and os.getpid() == pid:
-        idle.pop()[0].pgconn.finish()
+        conn, _ = idle.pop()
+        conn.pgconn.finish()
 
 
 def _is_fresh(conn: Conn | AConn, since: float) -> bool:

@@ -52,7 +52,7 @@ def run(conn: SyncConnection, steps: Steps[T]) -> T:
             query, params = next(steps)
             while True:
                 cursor.execute(query, params)
-                query, params = steps.send(cursor.fetchall() if cursor.description else [])
+                query, params = steps.send(_fetched(cursor))
         except StopIteration as done:
             result: T = done.value
             return result
@@ -65,10 +65,34 @@ async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
             query, params = next(steps)
             while True:
                 await cursor.execute(query, params)
-                query, params = steps.send(await cursor.fetchall() if cursor.description else [])
+                query, params = steps.send(await _afetched(cursor))
         except StopIteration as done:
             result: T = done.value
             return result
+
+
+# Not by asking for cursor.description: in a pipeline there is none before somebody fetches.
+
+
+def _fetched(cursor: psycopg.Cursor[Any]) -> Rows:
+    try:
+        return cursor.fetchall()
+    except psycopg.ProgrammingError as error:
+        return _no_rows(error)
+
+
+async def _afetched(cursor: psycopg.AsyncCursor[Any]) -> Rows:
+    try:
+        return await cursor.fetchall()
+    except psycopg.ProgrammingError as error:
+        return _no_rows(error)
+
+
+def _no_rows(error: psycopg.ProgrammingError) -> Rows:
+    """The driver says that there is nothing to fetch; what the server says has a code."""
+    if error.sqlstate is not None:
+        raise error
+    return []
 
 
 def _foreign(tx: object) -> Refused:

@@ -19,6 +19,7 @@ from kept.worker.board import Board
 from kept.worker.keeper import Orders
 
 QUICK = 1.0  # seconds: a keeper that ends sooner is not started again before that
+STARTING = 30.0  # seconds a lease lasts at least until its keeper first renews it: a busy machine starts it slowly
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +38,6 @@ class Lease:
     kept: bool = True  # by a keeper process; without one the lease simply lasts its seconds
     worker: UUID = field(default_factory=uuid4)
     board: Board = field(init=False)
-    held: list[int] = field(default_factory=list)  # jobs that ran when it went
     _gone: bool = False
     _keeper: subprocess.Popen[bytes] | None = None
     _keeper_since: float = 0.0
@@ -57,7 +57,7 @@ class Lease:
             queues=self.queues,
             concurrency=self.concurrency,
             declared=msgspec.json.encode(self.declared).decode(),
-            lease=self.seconds,
+            lease=max(self.seconds, STARTING),
         )
         self._start_keeper()
 
@@ -67,9 +67,8 @@ class Lease:
 
         Once it is gone it stays so, even if the keeper gets through again: handlers have been told to stop by then.
         """
-        if not self._gone and (self.board.fenced or self.board.renewed_age > self.seconds):
-            self._gone = True
-            self.held = self.board.started
+        lasts = self.seconds if self.board.renewals else max(self.seconds, STARTING)
+        self._gone = self._gone or self.board.fenced or self.board.renewed_age > lasts
         return self._gone
 
     def look_after_keeper(self) -> int | None:

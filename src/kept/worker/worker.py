@@ -534,8 +534,11 @@ class Worker:
         await self._hand_back(old)
 
     async def _hand_back(self, lease: Lease) -> None:
-        """Give back what is left in the name of a lease we gave up; if others were quicker, nothing is."""
-        for each in await hand_back(self._store, lease.worker, lease.held):
+        """Give back what is left in the name of a lease we gave up; if others were quicker, nothing is.
+
+        Nobody is charged: handlers were told to stop, nothing died.
+        """
+        for each in await hand_back(self._store, lease.worker, started=()):
             self.signals.report(each.signal("handed_back"))
 
     async def _reconnect(self, error: Exception) -> None:
