@@ -25,6 +25,7 @@ R_co = TypeVar("R_co", covariant=True)
 MOST_QUEUE = 100
 MOST_TASK = 200
 MOST_PRIORITY = 1000
+LAST_YEAR = 9998
 
 
 class Enqueues(Protocol):
@@ -183,6 +184,8 @@ def _check_due(due_at: object) -> datetime:
         raise TypeError(f"due_at: expected a datetime, got {type(due_at).__name__}")
     if due_at.tzinfo is None or due_at.utcoffset() is None:
         raise Refused("due_at: has no time zone; say which one, for example datetime.now(UTC)", field="due_at")
+    if not 2 < due_at.year < LAST_YEAR:
+        raise Refused(f"due_at: the year {due_at.year} is not between 3 and {LAST_YEAR - 1}", field="due_at")
     return due_at
 
 

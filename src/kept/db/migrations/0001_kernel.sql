@@ -44,7 +44,9 @@ create table kept.job (
   payload    json not null,
   constraint running_means_worker_and_claim_time check ((worker is null) = (claimed_at is null)),
   constraint uncharged_within_attempts check (uncharged between 0 and attempt),
-  constraint suspects_stay_parked check (not (ready and suspect))
+  constraint suspects_stay_parked check (not (ready and suspect)),
+  -- What a worker's language cannot read must not get in: it would stand in the way of every claim.
+  constraint due_at_is_a_readable_moment check (due_at between '0002-01-01 00:00+00' and '9998-12-31 00:00+00')
 ) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05);
 
@@ -236,8 +238,8 @@ begin
   if enqueue.key = '' or octet_length(enqueue.key) > 512 then
     raise exception 'key: must have 1 to 512 bytes' using errcode = 'invalid_parameter_value';
   end if;
-  if not isfinite(enqueue.due_at) then
-    raise exception 'due_at: must be a moment, not infinity' using errcode = 'invalid_parameter_value';
+  if enqueue.due_at not between '0002-01-01 00:00+00' and '9998-12-31 00:00+00' then
+    raise exception 'due_at: must lie between the years 2 and 9998' using errcode = 'invalid_parameter_value';
   end if;
   if enqueue.priority not between -1000 and 1000 then
     raise exception 'priority: must lie between -1000 and 1000' using errcode = 'invalid_parameter_value';
@@ -261,10 +263,14 @@ begin
     insert into kept.unique_key as u (lane, key, job, expires_at)
     values (the_lane.id, enqueue.key, drawn, now_ + enqueue.unique_for)
     on conflict on constraint unique_key_pkey do update
-      set job = case when u.expires_at <= now_ and not exists (select from kept.job j where j.id = u.job)
-                     then excluded.job else u.job end,
-          expires_at = case when u.expires_at <= now_ and not exists (select from kept.job j where j.id = u.job)
-                            then excluded.expires_at else u.expires_at end
+      set (job, expires_at) = (
+        select case when free then excluded.job else u.job end,
+               case when free then excluded.expires_at else u.expires_at end
+          -- A job that our snapshot does not show may be one we had to wait for: its key must show too.
+          from (select u.expires_at <= now_
+                       and not exists (select from kept.job j where j.id = u.job)
+                       and exists (select from kept.unique_key k
+                                    where k.lane = u.lane and k.key = u.key and k.job = u.job) as free) f)
     returning u.job into held;
     if held <> drawn then
       return held;
