@@ -68,8 +68,15 @@ class Member:
 
     def says(self, event: str, timeout: float = 20) -> dict[str, Any]:
         """Wait until it logs *event*."""
+
+        def said() -> list[dict[str, Any]]:
+            ended = self.process.poll() is not None  # asked first: its last words may come in between
+            found = self.lines(event)
+            assert found or not ended, f"it ended and never said {event}"
+            return found
+
         with explained(self.log.read_text):
-            return eventually(lambda: self.lines(event), timeout, what=f"{event} in {self.log.name}")[0]
+            return eventually(said, timeout, what=f"{event} in {self.log.name}")[0]
 
     def kill(self, which: signal.Signals = signal.SIGKILL) -> None:
         self.process.send_signal(which)
@@ -136,7 +143,7 @@ class Fleet:
         own = {name: value for name, value in os.environ.items() if not name.startswith("KEPT_")}
         return {
             **own,
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": os.pathsep.join([str(HERE), own.get("PYTHONPATH", "")]),
             "KEPT_DATABASE_URL": database or self.database,
             "ERRANDS_LEDGER": str(self._ledger),
             MARK: self.mark,
@@ -241,7 +248,7 @@ class Jobs:
 
     def renewed(self) -> None:
         """Wait until every lease is in the hands of its keeper, which makes it as short as it is set."""
-        late = "select count(*) from kept.worker where state = 'live' and lease_until > kept.now() + '4 s'"
+        late = "select count(*) from kept.worker where state = 'live' and lease_until > kept.now() + '10 s'"
         eventually(lambda: not self.value(late), 30, what="every keeper's first renewal")
 
     def settled(self, job: int, state: str = "done", timeout: float = 20) -> dict[str, Any]:

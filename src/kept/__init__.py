@@ -3,29 +3,33 @@
 What this module exports is the public API; everything else may change.
 """
 
-from kept.app import App
-from kept.config import Settings
-from kept.errors import (
-    Defer,
-    Error,
-    Failure,
-    JobCancelled,
-    JobFailed,
-    LeaseLost,
-    Misconfigured,
-    NotFound,
-    Refused,
-    ResultPending,
-    SchemaMismatch,
-    Skip,
-    Unavailable,
-)
-from kept.jobs.context import Context
-from kept.jobs.handle import Job
-from kept.jobs.retry import Retry
-from kept.signals import Signal
-from kept.tasks import Call
-from kept.worker.worker import Worker
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kept.app import App
+    from kept.config import Settings
+    from kept.errors import (
+        Defer,
+        Error,
+        Failure,
+        JobCancelled,
+        JobFailed,
+        LeaseLost,
+        Misconfigured,
+        NotFound,
+        Refused,
+        ResultPending,
+        SchemaMismatch,
+        Skip,
+        Unavailable,
+    )
+    from kept.jobs.context import Context
+    from kept.jobs.handle import Job
+    from kept.jobs.retry import Retry
+    from kept.signals import Signal
+    from kept.tasks import Call
+    from kept.worker.worker import Worker
 
 __all__ = [
     "App",
@@ -50,3 +54,41 @@ __all__ = [
     "Unavailable",
     "Worker",
 ]
+
+# Where each name comes from. Loaded on first use: a keeper, started beside every worker, needs none of them.
+_HOMES = {
+    "App": "kept.app",
+    "Call": "kept.tasks",
+    "Context": "kept.jobs.context",
+    "Defer": "kept.errors",
+    "Error": "kept.errors",
+    "Failure": "kept.errors",
+    "Job": "kept.jobs.handle",
+    "JobCancelled": "kept.errors",
+    "JobFailed": "kept.errors",
+    "LeaseLost": "kept.errors",
+    "Misconfigured": "kept.errors",
+    "NotFound": "kept.errors",
+    "Refused": "kept.errors",
+    "ResultPending": "kept.errors",
+    "Retry": "kept.jobs.retry",
+    "SchemaMismatch": "kept.errors",
+    "Settings": "kept.config",
+    "Signal": "kept.signals",
+    "Skip": "kept.errors",
+    "Unavailable": "kept.errors",
+    "Worker": "kept.worker.worker",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'kept' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -61,6 +61,10 @@ class Client:
         return self.settings.payload_limit
 
     @property
+    def unique_for(self) -> float:
+        return self.settings.unique_for.total_seconds()
+
+    @property
     def database(self) -> str:
         """The database's URL; an embedded server is started, and stays until :meth:`close`."""
         url = self._database or self.settings.require_database()

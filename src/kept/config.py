@@ -158,7 +158,7 @@ RULES = (
     _within("batch", 1, 1000),
     _within("idle_min", MS),
     Rule(("idle_min", "idle_max"), lambda s: s.idle_min <= s.idle_max, "idle_min must be at most idle_max"),
-    _within("max_attempts", 1, 10_000),
+    _within("max_attempts", 1, 1000),
     Rule(
         ("retry_base", "retry_max"),
         lambda s: s.retry_base <= s.retry_max,

@@ -33,6 +33,8 @@ class Enqueues(Protocol):
 
     @property
     def payload_limit(self) -> int: ...
+    @property
+    def unique_for(self) -> float: ...
 
     def enqueue_request(self, request: Request, tx: object | None) -> Job[Any]: ...
     async def aenqueue_request(self, request: Request, tx: object | None) -> Job[Any]: ...
@@ -124,7 +126,7 @@ class Enqueuer(Generic[P, R]):
             due_at=options.due_at,
             delay=options.delay,
             key=options.key,
-            unique_for=86_400.0 if options.unique_for is None else options.unique_for,
+            unique_for=self._app.unique_for if options.unique_for is None else options.unique_for,
             headers=options.headers,
         )
 

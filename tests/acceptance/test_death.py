@@ -82,10 +82,11 @@ def test_a_dead_host_is_taken_over_from_within_lease_and_scan(fleet: Fleet, jobs
 
 
 def test_a_worker_whose_keeper_is_killed_starts_another_and_keeps_its_lease(fleet: Fleet, jobs: Jobs) -> None:
-    worker = fleet.start()
+    worker = fleet.start(KEPT_LEASE="8s")
     keeper = worker.keeper
     job = jobs.enqueue("hold", gate=str(fleet.gate()))
     fleet.sees("start", job)
+    jobs.renewed()
     os.kill(keeper, signal.SIGKILL)
     worker.says("keeper_restarted")
     assert worker.keeper != keeper

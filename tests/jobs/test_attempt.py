@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from kept.errors import Defer, Failure, LeaseLost, Skip
-from kept.jobs.attempt import Attempt, outcome_of, timed_out
+from kept.jobs.attempt import AGAIN_AFTER, Attempt, outcome_of, timed_out
 from kept.jobs.context import Context
 from kept.jobs.declaration import Declaration, wants_context
 from kept.jobs.model import (
@@ -317,7 +317,7 @@ async def test_an_attempt_interrupted_before_it_starts_never_starts(threads):
     assert await attempt.run(threads, result_limit=1000) == STOP
 
 
-async def test_whatever_goes_wrong_elsewhere_is_an_outcome_and_ends_it():
+async def test_a_job_that_could_not_be_started_elsewhere_comes_back_uncharged():
     stopped = []
 
     async def elsewhere():
@@ -325,8 +325,7 @@ async def test_whatever_goes_wrong_elsewhere_is_an_outcome_and_ends_it():
 
     attempt = attempt_at(lambda: None)
     outcome = await attempt.run_elsewhere(elsewhere(), stop=lambda: stopped.append(True))
-    assert isinstance(outcome, Raised)
-    assert (outcome.code, outcome.message) == ("not_run", "no more processes")
+    assert outcome == Deferred(AGAIN_AFTER, "no more processes")
     assert stopped == [True]
 
 

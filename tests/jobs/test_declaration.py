@@ -15,7 +15,6 @@ from kept.jobs.payload import Signature
 from kept.jobs.registry import Registry
 from kept.jobs.retry import Retry
 
-
 MARK = object()
 
 

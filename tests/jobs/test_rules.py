@@ -247,7 +247,7 @@ def test_the_lanes_own_numbers_decide_about_a_suspect_that_died_again(attempt, m
         assert settlement.reason == "worker_died"
     else:
         assert isinstance(settlement, Park)
-        assert settlement.delay == pytest.approx(min(base * 2.0 ** (attempt - 1), 600), abs=1e-5)
+        assert settlement.delay == pytest.approx(min(round(base, 6) * 2.0 ** (attempt - 1), 600), abs=1e-5)
 
 
 @pytest.mark.parametrize("odd", [-1.0, 1e12, float("inf")])

@@ -20,6 +20,8 @@ from kept.jobs.payload import encode_result
 from kept.jobs.retry import type_name
 from kept.jobs.text import attribute_of, code_of, detail_of, message_of
 
+AGAIN_AFTER = 30.0  # seconds before a job that could not be started is tried again
+
 
 class Attempt:
     """An attempt under way. :meth:`interrupt` ends it from outside with a verdict of ours."""
@@ -80,9 +82,9 @@ class Attempt:
         except asyncio.CancelledError as error:
             stop()
             return self._judged(_cancelled(error))
-        except Exception as error:  # noqa: BLE001  # whatever went wrong there, the job must be settled
+        except Exception as error:  # noqa: BLE001  # no process to be had: not the job's fault, so not charged
             stop()
-            return self._judged(Raised("not_run", message_of(error), detail=detail_of(error)))
+            return self._judged(Deferred(AGAIN_AFTER, message_of(error)))
         finally:
             self._task = None
 

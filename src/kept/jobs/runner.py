@@ -8,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Protocol
 from uuid import UUID
@@ -30,11 +30,11 @@ TIDY_UP = 5.0  # seconds for a cancelled handler to end; then its job is settled
 TRIES = 5  # sendings of a step that somebody else's locks stopped
 
 
-class Slots(Protocol):
-    """Where it is written down which jobs have started, for whoever must tell when this process is dead."""
+class Marks(Protocol):
+    """Where it is written down which jobs have started and are not settled, for whoever finds this process dead."""
 
-    def start(self, slot: int, job: int) -> None: ...
-    def end(self, slot: int) -> None: ...
+    def start(self, job: int) -> None: ...
+    def end(self, job: int) -> None: ...
 
 
 RunAlone = Callable[[Attempt], Awaitable[Outcome]]
@@ -49,7 +49,6 @@ class Finished:
     outcome: Outcome
     duration: float
     resent: bool = False  # a reply was lost: it may be settled already
-    tolerated: bool = False  # the handler completed it itself and failed after that
 
 
 @dataclass(slots=True)
@@ -77,7 +76,7 @@ class JobsRunner:
     book: LaneBook
     identity: Identity
     options: Options
-    slots: Slots
+    marks: Marks
     threads: Executor
     signals: Signals
     run_alone: RunAlone
@@ -93,6 +92,7 @@ class JobsRunner:
     _deaf: set[asyncio.Task[None]] = field(default_factory=set)  # given up, still holding their slots
     _alone: asyncio.Task[None] | None = None
     _budget: int | None = None
+    _setbacks: int = 0  # steps in a row that did not get through: each makes the next one smaller
 
     def __post_init__(self) -> None:
         self._free = list(range(self.options.concurrency, 0, -1))
@@ -125,7 +125,7 @@ class JobsRunner:
         """Write what is finished and claim what there is room for; returns how many jobs were claimed."""
         await self._confirm()
         self._give_back_stale()
-        sent = self._finished[: self.options.batch]
+        sent = self._finished[: max(1, self.options.batch >> self._setbacks)]
         wants, most = self._wants()
         if not sent and not wants:
             return 0
@@ -136,7 +136,9 @@ class JobsRunner:
             for each in sent:
                 each.resent = True
             self._finished[:0] = sent
+            self._setbacks += 1
             raise
+        self._setbacks = 0
         self.book.claimed(wants, stepped.claimed)
         self.take(stepped.claimed)
         await self._settled(sent, stepped.lost)
@@ -146,7 +148,8 @@ class JobsRunner:
         """Claim one job whose process died, if none runs alone yet, and run it alone."""
         if not self.claiming or self._alone is not None or not self.book.ids:
             return False
-        jobs = await self.store.claim_suspects(self.identity.worker, self.identity.session, self.book.ids, 1)
+        lanes = random.sample(self.book.ids, len(self.book.ids))  # so that no lane's suspects wait for another's
+        jobs = await self.store.claim_suspects(self.identity.worker, self.identity.session, lanes, 1)
         self._report_claims(jobs)
         for job in jobs:
             self._start_alone(job)
@@ -201,6 +204,7 @@ class JobsRunner:
         self._finished.clear()
         self._unconfirmed.clear()
         for each in lost:
+            self.marks.end(each.job.id)
             self._report_lost(each.job)
         return count + len(lost)
 
@@ -221,8 +225,9 @@ class JobsRunner:
     def _give_up(self, slot: int) -> None:
         """Settle a job whose handler does not end; its slot stays taken until it does."""
         attempt = self.running.pop(slot)
-        self.slots.end(slot)
         task = self._consumers.pop(slot) if slot else self._alone
+        if not slot:
+            self._alone = None
         if task is not None:
             self._deaf.add(task)
             task.add_done_callback(self._deaf.discard)
@@ -275,7 +280,7 @@ class JobsRunner:
         """Run one job; returns its thread if that did not stop when it was told to."""
         attempt = self._attempt(job)
         self.running[slot] = attempt
-        self.slots.start(slot, job.id)
+        self.marks.start(job.id)
         try:
             outcome = await attempt.run(self.threads, result_limit=self.options.result_limit)
         except Exception as error:  # noqa: BLE001  # a fault of ours must not strand the job
@@ -286,18 +291,19 @@ class JobsRunner:
     def _start_alone(self, job: Claimed) -> None:
         attempt = self._attempt(job)
         self.running[0] = attempt
-        self.slots.start(0, job.id)
+        self.marks.start(job.id)
         self._alone = asyncio.create_task(self._run_alone(attempt))
 
     async def _run_alone(self, attempt: Attempt) -> None:
         outcome = await self.run_alone(attempt)
-        self._alone = None
+        if self._alone is asyncio.current_task():
+            self._alone = None
         self._ended(0, attempt, outcome)
 
     def _ended(self, slot: int, attempt: Attempt, outcome: Outcome) -> None:
-        if self.running.pop(slot, None) is None:
+        if self.running.get(slot) is not attempt:
             return  # it was given up, and settled then
-        self.slots.end(slot)
+        del self.running[slot]
         if isinstance(outcome, LostLease) and attempt.verdict is None:
             # The handler says so. If it was misled, by an old snapshot say, the job must not stay in our name.
             self._unconfirmed[attempt.job.id] = Finished(attempt.job, (attempt.job, Leave()), outcome, attempt.duration)
@@ -313,10 +319,12 @@ class JobsRunner:
 
     def _finish(self, job: Claimed, outcome: Outcome, duration: float, *, completed: bool = False) -> None:
         settlement = rules.settle(job, outcome, self.book.declaration(job.lane).retry, random.random())  # noqa: S311
-        finished = Finished(job, (job, settlement), outcome, duration, tolerated=completed)
+        finished = Finished(job, (job, settlement), outcome, duration)
         if isinstance(outcome, LostLease):
+            self.marks.end(job.id)
             self._report_lost(job)
-        elif isinstance(outcome, Completed):
+        elif completed or isinstance(outcome, Completed):
+            # Its row may be locked by the handler's own transaction: a step must not wait for that.
             self._unconfirmed[job.id] = finished
         else:
             self._finished.append(finished)
@@ -346,7 +354,9 @@ class JobsRunner:
             try:
                 return await self.store.step(worker, session, decisions, wants, most)
             except psycopg.DataError:
-                return Stepped([], await self.store.settle(worker, decisions))
+                # A settlement the server refuses, or a reply we cannot read: then the claim behind it stands.
+                lost = await self.store.settle(worker, decisions)
+                return Stepped(await self.store.adopt(worker, [*self.known(), *(each.job.id for each in sent)]), lost)
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
                 tries -= 1  # it was rolled back whole, so it can be sent again; but not for ever
                 if not tries:
@@ -356,7 +366,8 @@ class JobsRunner:
         if lost:
             lost = await self._really_lost([each for each in sent if each.job.id in lost])
         for each in sent:
-            if each.job.id in lost and not each.tolerated:
+            self.marks.end(each.job.id)
+            if each.job.id in lost:
                 self._report_lost(each.job)
         settled = [self._as_settled(each) for each in sent if each.job.id not in lost]
         if settled:
@@ -384,10 +395,11 @@ class JobsRunner:
         present = await self.store.present(worker, self._unconfirmed)
         gone = [self._unconfirmed.pop(id) for id in list(self._unconfirmed) if id not in present]
         for each in gone:
+            self.marks.end(each.job.id)
             if isinstance(each.outcome, LostLease):
                 self._report_lost(each.job)
-        if completed := [self._as_settled(each) for each in gone if isinstance(each.outcome, Completed)]:
-            self.signals.report(JobsSettled(jobs=completed))
+        if completed := [_as_completed(each) for each in gone if not isinstance(each.outcome, LostLease)]:
+            self.signals.report(JobsSettled(jobs=[self._as_settled(each) for each in completed]))
         for id in await self.store.still_ours(worker, present) if present else ():
             each = self._unconfirmed.pop(id)
             self._finish(each.job, _unfounded(each.outcome), each.duration)
@@ -436,9 +448,18 @@ class JobsRunner:
                 )
 
 
-def _unfounded(outcome: Outcome) -> Raised:
-    """What a handler said of its job, and the database says otherwise."""
-    if isinstance(outcome, LostLease):
-        return Raised("lease_lost", "the handler raised LeaseLost, but the lease is still held")
-    message = "the handler returned after complete(), but its transaction was not committed"
-    return Raised("completion_rolled_back", message)
+def _as_completed(each: Finished) -> Finished:
+    """The handler's own transaction settled it, whatever the handler did after that."""
+    return replace(each, decision=(each.job, Leave()), outcome=Completed())
+
+
+def _unfounded(outcome: Outcome) -> Outcome:
+    """What became of a job whose handler said it was settled or lost, and the database says otherwise."""
+    match outcome:
+        case LostLease():
+            return Raised("lease_lost", "the handler raised LeaseLost, but the lease is still held")
+        case Completed():
+            message = "the handler returned after complete(), but its transaction was not committed"
+            return Raised("completion_rolled_back", message)
+        case _:
+            return outcome

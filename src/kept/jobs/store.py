@@ -84,7 +84,8 @@ class Store:
     async def settle(self, worker: UUID, decisions: Sequence[Decision]) -> frozenset[int]:
         """Write *decisions*; returns the ids whose lease was gone. One bad value does not stop the others."""
         try:
-            return (await self.step(worker, -1, decisions, (), 0)).lost
+            async with self.link.conn.transaction():  # so that a refusal leaves the caller's transaction usable
+                return (await self.step(worker, -1, decisions, (), 0)).lost
         except psycopg.DataError:
             if len(decisions) == 1:
                 return await self.settle(worker, [_unrecordable(decisions[0])])

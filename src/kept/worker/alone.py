@@ -23,9 +23,9 @@ import msgspec
 from kept.config import Settings
 from kept.db.queries import load as load_queries
 from kept.errors import Error
-from kept.jobs.attempt import Attempt
+from kept.jobs.attempt import AGAIN_AFTER, Attempt
 from kept.jobs.context import Context
-from kept.jobs.model import Claimed, Died, Lane, Outcome, Raised
+from kept.jobs.model import Claimed, Deferred, Died, Lane, Outcome
 from kept.jobs.registry import Registry
 from kept.jobs.text import message_of
 from kept.loading import load
@@ -188,7 +188,8 @@ def _registry(hello: Hello) -> Registry:
 async def _outcome(registry: Registry, hello: Hello, order: Order, threads: ThreadPoolExecutor) -> Outcome:
     declaration = registry.find(order.lane.task)
     if declaration is None:
-        return Raised("not_run", f"the process to run this job alone does not know the task {order.lane.task!r}")
+        why = f"the process to run this job alone does not know the task {order.lane.task!r}"
+        return Deferred(AGAIN_AFTER, why)
     context = Context(
         order.job,
         order.lane,

@@ -23,13 +23,15 @@ def clock() -> int:
 
 
 class Board:
-    """One worker identity's board, with a slot for each attempt that can run at once."""
+    """One worker identity's board, with a place for each job that can be started and not yet settled."""
 
     def __init__(self, fd: int, slots: int) -> None:
         self.fd = fd
         self.slots = slots
         self._map = mmap.mmap(fd, 8 * (_HEADER + slots))
         self._numbers = memoryview(self._map).cast("q")
+        self._free = list(range(_HEADER + slots - 1, _HEADER - 1, -1))
+        self._places: dict[int, int] = {}
 
     @classmethod
     def create(cls, slots: int) -> Self:
@@ -50,13 +52,18 @@ class Board:
 
     # --- the worker writes
 
-    def start(self, slot: int, job: int) -> None:
+    def start(self, job: int) -> None:
         """A job begins to run."""
-        self._numbers[_HEADER + slot] = job
+        if self._free:
+            place = self._places[job] = self._free.pop()
+            self._numbers[place] = job
 
-    def end(self, slot: int) -> None:
-        """It has ended."""
-        self._numbers[_HEADER + slot] = 0
+    def end(self, job: int) -> None:
+        """Its settlement is written, or no longer ours to write."""
+        place = self._places.pop(job, None)
+        if place is not None:
+            self._numbers[place] = 0
+            self._free.append(place)
 
     def beat(self) -> None:
         """The event loop moves."""

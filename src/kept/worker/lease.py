@@ -31,6 +31,7 @@ class Lease:
     name: str
     queues: Sequence[str] | None
     concurrency: int
+    batch: int
     declared: dict[str, str]
     seconds: float
     renew: float
@@ -44,10 +45,19 @@ class Lease:
     _seen: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
-        self.board = Board.create(self.concurrency + 1)
+        # Prefetched jobs may be done before a slow step has written any of them.
+        self.board = Board.create(self.concurrency + 4 * self.batch)
 
     async def begin(self, store: Store) -> None:
         """Register the identity and put a keeper beside it."""
+        try:
+            await self._register(store)
+            self._start_keeper()
+        except BaseException:
+            self.board.close()
+            raise
+
+    async def _register(self, store: Store) -> None:
         await store.register(
             self.worker,
             name=self.name,
@@ -59,7 +69,6 @@ class Lease:
             declared=msgspec.json.encode(self.declared).decode(),
             lease=max(self.seconds, STARTING),
         )
-        self._start_keeper()
 
     @property
     def gone(self) -> bool:

@@ -97,6 +97,8 @@ class Worker:
         self._next_reclaim = self._next_upkeep = 0.0
         self._due_at: float | None = None
         self._suspect_at: float | None = None
+        self._no_suspect_before = 0.0
+        self._failures = 0
         self._flag_until = 0.0
         self._newest_lane = 0
         self._unknown: set[tuple[str, str]] = set()
@@ -158,13 +160,26 @@ class Worker:
     async def stop(self, grace: Duration | None = None) -> None:
         """Claim nothing more, let what runs finish within *grace*, give back the rest uncharged, close."""
         given = self._plan.settings.grace if grace is None else duration(grace, field="grace")
-        if not self._stopping.is_set():
-            self._stopping.set()
-            self._wake.set()
-            self._runner.claiming = False
-            await self._tasks[0] if self._tasks else None
-            await self._drain(given.total_seconds())
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._wake.set()
+        self._runner.claiming = False
+        until = monotonic() + given.total_seconds()
+        try:
+            await self._end_loop(until)
+            await self._drain(until)
+        finally:
             await self._close()
+
+    async def _end_loop(self, until: float) -> None:
+        """Let the tick under way end; a statement that waits for a lock does not use up more than the grace."""
+        loop = set(self._tasks[:1])
+        while loop and monotonic() < until and not self._hurried:
+            _, loop = await asyncio.wait(loop, timeout=WATCH)
+        for task in loop:
+            task.cancel()
+            await asyncio.wait([task], timeout=CLEAN_UP)
 
     def hurry(self) -> None:
         """Give back at once: the grace is over."""
@@ -212,7 +227,7 @@ class Worker:
             book=self._book,
             identity=Identity(self._lease.worker),
             options=Options(settings.concurrency, settings.batch, settings.payload_limit),
-            slots=self._lease.board,
+            marks=self._lease.board,
             threads=self._threads,
             signals=self.signals,
             run_alone=self._alone.run if self._alone else self._run_alone_here,
@@ -245,6 +260,7 @@ class Worker:
             name=self.name,
             queues=settings.queues,
             concurrency=settings.concurrency,
+            batch=settings.batch,
             declared=self._plan.registry.digests(),
             seconds=settings.lease.total_seconds(),
             renew=settings.renew.total_seconds(),
@@ -288,6 +304,7 @@ class Worker:
             try:
                 reports = await self._tick()
                 self._answered_at = monotonic()
+                self._failures = 0
                 if self._lease.gone:
                     await self._fence()
                 await self._rest(reports)
@@ -332,7 +349,7 @@ class Worker:
 
     def _moments(self) -> list[float | None]:
         """When there is something to do: a job is due (a suspect waits while another runs alone), a lease ran out."""
-        suspect = self._suspect_at if self._does("jobs") and not self._runner.runs_alone else None
+        suspect = self._suspect_at if self._does("jobs") and self._can_run_alone else None
         reclaim = self._next_reclaim if self._does("reclaim") and self._survey.expired else None
         return [self._due_at, suspect, reclaim]
 
@@ -400,7 +417,8 @@ class Worker:
         now = monotonic()
         self._survey = survey
         self._due_at = None if survey.due_in is None else now + survey.due_in
-        self._suspect_at = None if survey.suspect_in is None else now + survey.suspect_in
+        suspect_at = None if survey.suspect_in is None else now + survey.suspect_in
+        self._suspect_at = None if suspect_at is None else max(suspect_at, self._no_suspect_before)
         self._runner.surveyed(survey, bottom=bottom)
         if survey.ready or survey.promoted:
             self._streak = 0
@@ -481,8 +499,15 @@ class Worker:
         if not due or self._runner.runs_alone:
             return 0
         took = await self._runner.claim_suspect()
-        self._suspect_at = monotonic() if took else None  # there may be more; without luck, the next survey tells
+        if not took:  # locked by somebody, say: the next survey will name it again, and that may be at once
+            self._no_suspect_before = monotonic() + pacing.SURVEY_BUSY
+        self._suspect_at = monotonic() if took else None  # there may be more
         return int(took)
+
+    @property
+    def _can_run_alone(self) -> bool:
+        """Whether a suspect could start now: in the child, or here when nothing else is in hand."""
+        return not (self._runner.runs_alone or (self._alone is None and self._runner.in_hand))
 
     async def _run_alone_here(self, attempt: Attempt) -> Outcome:
         return await attempt.run(self._threads, result_limit=self._plan.settings.payload_limit)
@@ -525,7 +550,7 @@ class Worker:
         await self._runner.join(CLEAN_UP)
         self._lease = await self._begin_lease()
         self._runner.identity = Identity(self._lease.worker)
-        self._runner.slots = self._lease.board
+        self._runner.marks = self._lease.board
         old.end(closed=True)
         self._flag_until = 0.0
         self.signals.report(
@@ -544,17 +569,19 @@ class Worker:
     async def _reconnect(self, error: Exception) -> None:
         """Find the database again; then learn what became of the statement whose reply was lost."""
         lost_at = monotonic()
-        failures = 0
         while not self._stopping.is_set():
-            delay = pacing.reconnect_delay(failures, random.random())  # noqa: S311
+            # Counted until a tick succeeds: a server with a full disk lets us in and refuses the next statement.
+            delay = pacing.reconnect_delay(self._failures, random.random())  # noqa: S311
+            self._failures += 1
             self.signals.report(ConnectionLost(error=" ".join(str(error).split())[:300], delay=delay))
             await self._wait_for_stop(delay)
             try:
                 await self._recover()
             except Exception as again:  # noqa: BLE001  # a standby, a schema half migrated: whatever it is, it passes
                 error = again
-                failures += 1
                 continue
+            # Workers that were cut off as we were come first: what they hold is not a dead worker's.
+            self._next_reclaim = monotonic() + min(self._lease.seconds, 2 * pacing.RECONNECT_MAX)
             self.signals.report(ConnectionRestored(down_for=monotonic() - lost_at))
             return
 
@@ -583,9 +610,9 @@ class Worker:
 
     _hurried = False
 
-    async def _drain(self, grace: float) -> None:
+    async def _drain(self, until: float) -> None:
+        grace = max(0.0, until - monotonic())
         self.signals.report(WorkerDraining(name=self.name, running=self.running, grace=grace))
-        until = monotonic() + grace
         self._runner.release_waiting()
         while self._runner.in_hand and monotonic() < until and not self._hurried:
             pause = WATCH if await self._flush() else pacing.RECONNECT_MAX / 10
@@ -601,15 +628,17 @@ class Worker:
     async def _flush(self) -> bool:
         """Write what is finished; False if the database did not answer."""
         try:
-            while self._runner.has_settlements:
-                before = self._runner.in_hand
-                await self._runner.step()
-                if self._runner.in_hand == before:
-                    break
+            async with asyncio.timeout(CLEAN_UP):
+                while self._runner.has_settlements:
+                    before = self._runner.in_hand
+                    await self._runner.step()
+                    if self._runner.in_hand == before:
+                        break
         except Exception as error:  # noqa: BLE001  # whatever it is, shutdown goes on
             self.signals.report(ConnectionLost(error=" ".join(str(error).split())[:300], delay=0.0))
             with contextlib.suppress(Exception):
-                await self._recover()
+                async with asyncio.timeout(CLEAN_UP):
+                    await self._recover()
             return False
         return True
 
