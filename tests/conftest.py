@@ -15,11 +15,16 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from hypothesis import settings
 from psycopg.sql import SQL, Identifier
 
 from kept.db import migrate
 from kept.db.embedded import Embedded
 from support import Clock
+
+# Properties are judged by their answers, not by how busy the machine is.
+settings.register_profile("kept", deadline=None)
+settings.load_profile("kept")
 
 # Durability is the server's business, not what these tests are about.
 OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}

@@ -20,16 +20,12 @@ def eventually(fn: Callable[[], T], timeout: float = 10, *, what: str | None = N
     """The first true value of *fn*; fails with a sentence if there is none within *timeout* seconds."""
     deadline = time.monotonic() + timeout
     while not (value := fn()):
-        assert time.monotonic() < deadline, (
-            f"waited {timeout} s in vain for {what or _name(fn)}; last: {value!r}"
-        )
+        assert time.monotonic() < deadline, f"waited {timeout} s in vain for {what or _name(fn)}; last: {value!r}"
         time.sleep(_PAUSE)
     return value
 
 
-async def aeventually(
-    fn: Callable[[], Awaitable[T] | T], timeout: float = 10, *, what: str | None = None
-) -> T:
+async def aeventually(fn: Callable[[], Awaitable[T] | T], timeout: float = 10, *, what: str | None = None) -> T:
     """:func:`eventually` for async tests; *fn* may be a plain or an async function."""
     deadline = asyncio.get_running_loop().time() + timeout
     while True:

@@ -94,9 +94,7 @@ def test_any_duration_can_be_written_in_a_variable(value: timedelta) -> None:
     assert Settings.from_env({variable.name: variable.show(value)}).retention_done == value
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"), [("2MiB", 2**21), ("512KiB", 2**19), ("4096", 4096), ("2 mib", 2**21)]
-)
+@pytest.mark.parametrize(("text", "wanted"), [("2MiB", 2**21), ("512KiB", 2**19), ("4096", 4096), ("2 mib", 2**21)])
 def test_a_size_has_a_unit_or_counts_bytes(text: str, wanted: int) -> None:
     assert Settings.from_env({"KEPT_PAYLOAD_LIMIT": text}).payload_limit == wanted
 
@@ -111,9 +109,7 @@ def test_a_list_keeps_its_order_and_drops_blanks_and_repetitions() -> None:
     assert Settings.from_env({"KEPT_QUEUES": "mail, default,,mail"}).queues == ("mail", "default")
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"), [("1", True), ("TRUE", True), ("on", True), ("0", False), ("no", False)]
-)
+@pytest.mark.parametrize(("text", "wanted"), [("1", True), ("TRUE", True), ("on", True), ("0", False), ("no", False)])
 def test_a_flag_is_said_in_several_ways(text: str, wanted: bool) -> None:
     assert Settings.from_env({"KEPT_POLL_ONLY": text}).poll_only is wanted
 
@@ -223,9 +219,7 @@ def test_an_override_nobody_knows_is_a_type_error() -> None:
         ("HEARTBEAT_INTERVAL_SEC", "soon", "write it like 250ms"),
     ],
 )
-def test_an_unreadable_value_is_named_with_its_variable_and_what_to_write(
-    name: str, text: str, wants: str
-) -> None:
+def test_an_unreadable_value_is_named_with_its_variable_and_what_to_write(name: str, text: str, wants: str) -> None:
     message = refusal({name: text})
     assert message.startswith(f"{name}='{text[:40]}")
     assert wants in message
@@ -235,9 +229,7 @@ def test_a_schema_of_forty_characters_is_fine() -> None:
     assert Settings.from_env({"KEPT_SCHEMA": "a" * 40}).schema == "a" * 40
 
 
-@pytest.mark.parametrize(
-    "text", ["mysql://ana:s3cret@h/d", "ana:s3cret@h/d", "postgresql+psycopg://ana:s3cret@h/d"]
-)
+@pytest.mark.parametrize("text", ["mysql://ana:s3cret@h/d", "ana:s3cret@h/d", "postgresql+psycopg://ana:s3cret@h/d"])
 def test_a_database_of_another_kind_is_refused_without_telling_the_password(text: str) -> None:
     message = refusal({"KEPT_DATABASE_URL": text})
     assert "KEPT_DATABASE_URL" in message
@@ -245,9 +237,7 @@ def test_a_database_of_another_kind_is_refused_without_telling_the_password(text
     assert "s3cret" not in message
 
 
-@pytest.mark.parametrize(
-    "variable", [v.name for v in VARIABLES if v.field not in {"app", "queues", "tick_runners"}]
-)
+@pytest.mark.parametrize("variable", [v.name for v in VARIABLES if v.field not in {"app", "queues", "tick_runners"}])
 def test_a_password_in_the_wrong_variable_is_not_told(variable: str) -> None:
     assert "s3cret" not in refusal({variable: "x " * 15 + "postgres+x://ana:s3cret@h/d"})
 
@@ -413,8 +403,7 @@ def test_our_own_name_wins_over_an_alias_even_over_a_broken_one() -> None:
 def test_two_aliases_that_disagree_are_refused_and_two_that_agree_are_not() -> None:
     message = refusal({"OUTBOX_LEASE_DURATION_MS": "60000", "LEASE_TIMEOUT_SEC": "90"})
     assert message == (
-        "OUTBOX_LEASE_DURATION_MS says 1min and LEASE_TIMEOUT_SEC says 90s; "
-        "set KEPT_LEASE, which wins over both"
+        "OUTBOX_LEASE_DURATION_MS says 1min and LEASE_TIMEOUT_SEC says 90s; set KEPT_LEASE, which wins over both"
     )
     agreeing = {"OUTBOX_LEASE_DURATION_MS": "90000", "LEASE_TIMEOUT_SEC": "90"}
     assert Settings.from_env(agreeing).lease == seconds(90)
@@ -480,9 +469,7 @@ def test_names_that_kubernetes_the_demo_and_the_tests_set_are_ignored() -> None:
 
 
 @given(st.text("ABC", max_size=6), st.text("ABC", max_size=6))
-def test_the_distance_of_two_names_is_the_same_both_ways_and_zero_only_for_equals(
-    one: str, other: str
-) -> None:
+def test_the_distance_of_two_names_is_the_same_both_ways_and_zero_only_for_equals(one: str, other: str) -> None:
     far = distance(one, other)
     assert far == distance(other, one)
     assert abs(len(one) - len(other)) <= far <= max(len(one), len(other))

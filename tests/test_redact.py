@@ -19,9 +19,7 @@ raw_secrets = secrets.map(lambda secret: "".join(secret.split()))
 words = st.from_regex(r"[a-z][a-z0-9_.-]{0,10}", fullmatch=True).filter(lambda word: "pwd" not in word)
 schemes = st.sampled_from(["postgresql", "postgres", "POSTGRESQL", "postgresql+psycopg", "redis", "https"])
 signs = st.sampled_from(""":@/?#&,='"\\[] \n""")
-pieces = st.sampled_from(
-    ["postgresql://", "postgres://", "x://", "u", "password", "pwd", "ssl", "***", "5432", "%40"]
-)
+pieces = st.sampled_from(["postgresql://", "postgres://", "x://", "u", "password", "pwd", "ssl", "***", "5432", "%40"])
 nearly = st.lists(signs | pieces, max_size=14).map("".join)
 
 
@@ -45,9 +43,7 @@ def test_an_encoded_password_in_a_url_is_hidden_and_user_and_host_stay(
 
 
 @given(words, raw_secrets, words)
-def test_a_raw_password_is_hidden_unless_it_looks_like_an_end_of_the_url(
-    user: str, secret: str, host: str
-) -> None:
+def test_a_raw_password_is_hidden_unless_it_looks_like_an_end_of_the_url(user: str, secret: str, host: str) -> None:
     assume("@" not in secret or not ("?" in secret or "#" in secret or "://" in secret))
     assert redact(f"postgresql://{user}:{secret}@{host}/db") == f"postgresql://{user}:***@{host}/db"
 

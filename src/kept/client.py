@@ -160,9 +160,7 @@ class Client:
         return replace(self._found(self._run(door.find(self.sql, [ticket.id]), tx), ticket.id), created=False)
 
     async def _aexisting(self, ticket: Ticket, tx: object | None) -> Job[Any]:
-        return replace(
-            self._found(await self._arun(door.find(self.sql, [ticket.id]), tx), ticket.id), created=False
-        )
+        return replace(self._found(await self._arun(door.find(self.sql, [ticket.id]), tx), ticket.id), created=False)
 
     # --- looking at jobs
 
@@ -223,9 +221,7 @@ class Client:
         match outcome.state:
             case "done":
                 declaration = self.registry.find(job.task)
-                return decode_result(
-                    outcome.result, declaration.signature.result_type if declaration else Any
-                )
+                return decode_result(outcome.result, declaration.signature.result_type if declaration else Any)
             case "failed":
                 raise JobFailed(
                     f"job {job.id} failed ({outcome.reason}): {outcome.code}: {outcome.message}",
@@ -274,6 +270,4 @@ def _refuse_on_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise Refused(
-        "this is a sync call on a running event loop; await the async one (aenqueue, ajob, aresult, …)"
-    )
+    raise Refused("this is a sync call on a running event loop; await the async one (aenqueue, ajob, aresult, …)")

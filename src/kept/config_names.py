@@ -59,9 +59,7 @@ class Variable:
 
 
 VARIABLES = (
-    Variable(
-        "KEPT_DATABASE_URL", "database", DATABASE, "the database your own tables live in, or `embedded:`"
-    ),
+    Variable("KEPT_DATABASE_URL", "database", DATABASE, "the database your own tables live in, or `embedded:`"),
     Variable("KEPT_APP", "app", TEXT, "`module:app`, saves repeating it on the command line"),
     Variable("KEPT_SCHEMA", "schema", SCHEMA, "the schema Kept keeps its tables in"),
     Variable("KEPT_QUEUES", "queues", NAMES, "the queues a worker serves; all if not set"),
@@ -72,17 +70,13 @@ VARIABLES = (
     Variable("KEPT_SHUTDOWN_GRACE", "grace", DURATION, "how long a stop waits for running jobs"),
     Variable("KEPT_LEASE", "lease", DURATION, "how long a silent worker keeps its jobs"),
     Variable("KEPT_RENEW", "renew", DURATION, "how often a worker extends its lease"),
-    Variable(
-        "KEPT_RECLAIM_SCAN", "reclaim_scan", DURATION, "how often expired leases are looked for, ± 10 %"
-    ),
+    Variable("KEPT_RECLAIM_SCAN", "reclaim_scan", DURATION, "how often expired leases are looked for, ± 10 %"),
     Variable("KEPT_IDLE_MIN", "idle_min", DURATION, "first wait when there was nothing to do; doubles"),
     Variable("KEPT_IDLE_MAX", "idle_max", DURATION, "longest wait when there was nothing to do"),
     Variable("KEPT_IDLE_JITTER", "idle_jitter", DURATION, "random part of an idle wait, at most"),
     Variable("KEPT_BUSY_DELAY", "busy_delay", DURATION, "wait when there was something to do"),
     Variable("KEPT_ERROR_BACKOFF", "error_backoff", DURATION, "wait after a tick that failed"),
-    Variable(
-        "KEPT_ERROR_JITTER", "error_jitter", DURATION, "random part added to the error backoff, at most"
-    ),
+    Variable("KEPT_ERROR_JITTER", "error_jitter", DURATION, "random part added to the error backoff, at most"),
     Variable("KEPT_MAX_ATTEMPTS", "max_attempts", WHOLE, "charged attempts of a job whose task does not say"),
     Variable("KEPT_RETRY_BASE", "retry_base", DURATION, "wait before the first retry; doubles"),
     Variable("KEPT_RETRY_MAX", "retry_max", DURATION, "longest wait before a retry"),
@@ -90,9 +84,7 @@ VARIABLES = (
     Variable("KEPT_TIMEOUT", "timeout", DURATION, "limit of one attempt whose task does not say"),
     Variable("KEPT_UNIQUE_FOR", "unique_for", DURATION, "how long a key holds, from enqueue"),
     Variable("KEPT_PAYLOAD_LIMIT", "payload_limit", SIZE, "largest payload accepted"),
-    Variable(
-        "KEPT_RETENTION_DONE", "retention_done", DURATION, "how long jobs that did not fail stay in history"
-    ),
+    Variable("KEPT_RETENTION_DONE", "retention_done", DURATION, "how long jobs that did not fail stay in history"),
     Variable("KEPT_RETENTION_FAILED", "retention_failed", DURATION, "how long failed jobs stay in history"),
     Variable("KEPT_RETENTION_LOG", "retention_log", DURATION, "how long the job log stays"),
     Variable("KEPT_TICK_OVERALL", "tick_overall", DURATION, "budget of one tick (tick mode)"),

@@ -29,15 +29,11 @@ def parse(text: str, *, field: str = "duration") -> timedelta:
     wanted = text.strip().lower()
     shown = f"{field}: {text[:40]!r}"
     if not _WHOLE.fullmatch(wanted):
-        raise Refused(
-            f"{shown} is not a duration; write it like '250ms', '60s', '10min' or '24h'", field=field
-        )
+        raise Refused(f"{shown} is not a duration; write it like '250ms', '60s', '10min' or '24h'", field=field)
     total = timedelta()
     for number, unit in _PART.findall(wanted):
         if unit not in _UNITS:
-            raise Refused(
-                f"{shown} has an unknown unit {unit[:20]!r}; known: {', '.join(_UNITS)}", field=field
-            )
+            raise Refused(f"{shown} has an unknown unit {unit[:20]!r}; known: {', '.join(_UNITS)}", field=field)
         try:
             total += _UNITS[unit] * float(number)
         except OverflowError:

@@ -175,9 +175,7 @@ def check_priority(priority: object) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise TypeError(f"priority: expected a whole number, got {type(priority).__name__}")
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-        raise Refused(
-            f"priority: {priority} is not between -{MOST_PRIORITY} and {MOST_PRIORITY}", field="priority"
-        )
+        raise Refused(f"priority: {priority} is not between -{MOST_PRIORITY} and {MOST_PRIORITY}", field="priority")
     return priority
 
 
@@ -196,5 +194,3 @@ def _local_context(declaration: Declaration) -> Context:
     now = datetime.now(UTC)
     claimed = Claimed(0, 0, 0, 1, 0, False, now, now, now, None, None, None, "{}", UUID(int=0))
     return Context(claimed, declaration.lane(), timeout=declaration.timeout, sql=None, limit=2**30)
-
-

@@ -88,11 +88,11 @@ def test_an_unknown_queue_names_near_ones(conn):
         run(conn, store.lanes_of(SQL, "mial", None))
 
 
-def test_a_due_time_beyond_every_calendar_can_be_listed(conn):
-    for due_at in ("infinity", "-infinity"):
+def test_the_first_and_the_last_due_time_allowed_can_be_listed(conn):
+    for due_at in ("0002-01-01 00:00+00", "9998-12-31 00:00+00"):
         enqueue(conn, due_at=due_at)
     page = run(conn, store.list_jobs(SQL, Filter(), limit=50))
-    assert sorted(job.due_at.year for job in page.jobs if job.due_at) == [2, 9999]
+    assert sorted(job.due_at.year for job in page.jobs if job.due_at) == [2, 9998]
     assert run(conn, store.lanes(SQL))[0].due == 1
 
 

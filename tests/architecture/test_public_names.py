@@ -26,4 +26,5 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_a_keeper_loads_neither_the_app_nor_the_command_line():
     code = "import kept.worker.keeper, sys; print([m for m in ('kept.app', 'click', 'rich') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"

@@ -34,9 +34,7 @@ def now(conn: psycopg.Connection) -> datetime:
     return value(conn, "select kept.now()").astimezone(UTC)
 
 
-def settle(
-    conn: psycopg.Connection, state: str = "done", *, count: int = 1, at: datetime | None = None
-) -> None:
+def settle(conn: psycopg.Connection, state: str = "done", *, count: int = 1, at: datetime | None = None) -> None:
     """Put settled jobs into history, as of now by the database's clock."""
     conn.execute(
         """insert into kept.history
@@ -48,9 +46,7 @@ def settle(
 
 
 def log(conn: psycopg.Connection) -> None:
-    conn.execute(
-        "insert into kept.job_log (job, at, attempt, event) values (1, kept.now(), 1, 'requeued:stale')"
-    )
+    conn.execute("insert into kept.job_log (job, at, attempt, event) values (1, kept.now(), 1, 'requeued:stale')")
 
 
 def in_default(conn: psycopg.Connection) -> int:
@@ -121,9 +117,7 @@ def test_a_schema_made_in_a_session_elsewhere_has_the_same_bounds(empty_database
     with psycopg.connect(empty_database, autocommit=True) as conn:
         conn.execute("set timezone = 'Pacific/Pago_Pago'")
         migrate.apply(conn)
-        rows = conn.execute(
-            "select name, starts_at, drop_eligible_at - ends_at, retention from kept.partition"
-        )
+        rows = conn.execute("select name, starts_at, drop_eligible_at - ends_at, retention from kept.partition")
         for name, starts_at, kept_for, retention in rows.fetchall():
             assert name.endswith(f"{starts_at.astimezone(UTC):_%Y%m%d}")
             assert kept_for == retention
@@ -377,9 +371,7 @@ def test_passes_at_the_same_time_make_and_drop_everything_once(conn, clock: Cloc
 def test_partitions_come_and_go_in_a_schema_of_another_name(empty_database):
     with psycopg.connect(empty_database, autocommit=True) as conn:
         migrate.apply(conn, "order")
-        conn.execute(
-            'update "order".partition set drop_eligible_at = "order".now() where parent = %s', ["job_log"]
-        )
+        conn.execute('update "order".partition set drop_eligible_at = "order".now() where parent = %s', ["job_log"])
         changes = partitions.ensure(conn, "order")
         assert changes.dropped == 31
         assert partitions.ensure(conn, "order").made == 31

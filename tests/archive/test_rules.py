@@ -13,9 +13,7 @@ from kept.archive.rules import AHEAD, Parent, Partition, Retention, Stray, paren
 NOW = datetime(2026, 12, 31, 23, 30, tzinfo=UTC)
 EPOCH = datetime(2001, 1, 1, tzinfo=UTC)
 moments = st.timedeltas(timedelta(), timedelta(days=36_000)).map(lambda passed: EPOCH + passed)
-stray_days = st.lists(
-    moments.map(lambda at: at.replace(hour=0, minute=0, second=0, microsecond=0)), max_size=5
-)
+stray_days = st.lists(moments.map(lambda at: at.replace(hour=0, minute=0, second=0, microsecond=0)), max_size=5)
 
 
 def made(makes) -> list[Partition]:

@@ -184,9 +184,7 @@ def test_six_starters_at_once_get_one_server_and_the_last_to_exit_stops_it(users
     assert ends(pid)
 
 
-def test_a_server_whose_starter_was_killed_is_joined_and_stopped_by_the_next(
-    users: Users, root: Path
-) -> None:
+def test_a_server_whose_starter_was_killed_is_joined_and_stopped_by_the_next(users: Users, root: Path) -> None:
     starter = users.start()
     before = started_at(url_of(starter))
     starter.kill()

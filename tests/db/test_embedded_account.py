@@ -75,9 +75,7 @@ class PlainUser:
         if IS_ROOT:
             os.chown(home, NOBODY.pw_uid, NOBODY.pw_gid)
         same_version = f"/usr/bin/python3.{sys.version_info.minor}"
-        self._python = next(
-            (python for python in (sys.executable, same_version) if self._can_use(python)), None
-        )
+        self._python = next((python for python in (sys.executable, same_version) if self._can_use(python)), None)
 
     def run(self, code: str, *arguments: Path) -> str:
         """What a program that does *code* prints."""
@@ -213,9 +211,7 @@ def test_data_of_root_is_handed_to_nobody_when_there_is_no_namespace(open_path: 
 
 @root_only
 @needs_userns
-def test_a_root_that_can_become_nobody_else_is_told_what_to_do(
-    open_path: Path, without_unshare: None
-) -> None:
+def test_a_root_that_can_become_nobody_else_is_told_what_to_do(open_path: Path, without_unshare: None) -> None:
     alone = ["/usr/bin/unshare", "--user", "--map-root-user"]
     told = subprocess.check_output([*alone, sys.executable, "-c", TRY, str(open_path / "pg")], text=True)
     assert told.startswith("misconfigured: PostgreSQL refuses to run as root")

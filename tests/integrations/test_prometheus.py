@@ -68,9 +68,7 @@ def test_settlements_are_counted_by_state_and_code() -> None:
     assert count("failed", "card_declined") == 1
     assert count("skipped") == 1
     assert value(metrics, "kept_attempt_duration_seconds_count", queue="mail", task="send") == 4
-    assert value(metrics, "kept_attempt_duration_seconds_sum", queue="mail", task="send") == pytest.approx(
-        0.8
-    )
+    assert value(metrics, "kept_attempt_duration_seconds_sum", queue="mail", task="send") == pytest.approx(0.8)
 
 
 def test_a_retry_is_what_comes_back_charged_and_nothing_else() -> None:
@@ -107,9 +105,7 @@ def test_a_retry_is_what_comes_back_charged_and_nothing_else() -> None:
         ),
     ],
 )
-def test_a_signal_told_twice_counts_twice(
-    signal: Signal, name: str, labels: dict[str, str], expected: float
-) -> None:
+def test_a_signal_told_twice_counts_twice(signal: Signal, name: str, labels: dict[str, str], expected: float) -> None:
     metrics = Metrics()
     metrics(signal)
     metrics(signal)

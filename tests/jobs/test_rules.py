@@ -238,7 +238,7 @@ def test_a_dead_workers_job_that_had_started_comes_back_at_once_charged_and_susp
     assert settlement.note.event == "requeued:stale"
 
 
-@given(st.integers(1, 30), st.integers(1, 30), st.floats(0, 1e5), draws)
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 10**8).map(lambda ms: ms / 1000), draws)
 def test_the_lanes_own_numbers_decide_about_a_suspect_that_died_again(attempt, most, base, draw):
     numbers = lane(max_attempts=most, retry_base=base, retry_max=600.0)
     settlement = rules.reclaim(job(attempt=attempt, suspect=True), numbers, started=True, draw=draw)

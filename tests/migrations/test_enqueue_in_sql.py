@@ -125,9 +125,7 @@ def test_bad_input_is_refused_with_a_sentence_and_nothing_is_stored(conn, option
     diag = refused.value.diag
     assert says in f"{diag.message_primary} {diag.message_detail}"
     assert diag.sqlstate in ("22023", "54000")
-    assert conn.execute(
-        "select (select count(*) from kept.job), (select count(*) from kept.lane)"
-    ).fetchone() == (0, 0)
+    assert conn.execute("select (select count(*) from kept.job), (select count(*) from kept.lane)").fetchone() == (0, 0)
 
 
 # --- unique keys

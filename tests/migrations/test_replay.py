@@ -48,9 +48,7 @@ def catalog(url: str, schema: str = "kept") -> str:
 
 
 def versions(conn: psycopg.Connection, schema: str = "kept") -> list[tuple[object, ...]]:
-    return conn.execute(
-        f'select version, name, kind, checksum from "{schema}".migration order by 1'
-    ).fetchall()
+    return conn.execute(f'select version, name, kind, checksum from "{schema}".migration order by 1').fetchall()
 
 
 @pytest.mark.parametrize("schema", ["kept", "order", "Tenant-7"])
@@ -89,9 +87,7 @@ def test_applying_again_changes_nothing(empty_database):
     assert catalog(empty_database) == before
 
 
-def test_migrations_applied_one_release_at_a_time_make_the_same_schema(
-    empty_database, other_database, monkeypatch
-):
+def test_migrations_applied_one_release_at_a_time_make_the_same_schema(empty_database, other_database, monkeypatch):
     everything = migrate.migrations()
     with connect(empty_database) as stepwise, connect(other_database) as at_once:
         migrate.apply(at_once)
@@ -122,9 +118,7 @@ def test_two_schemas_live_in_one_database_without_knowing_of_each_other(empty_da
 
 def test_processes_that_migrate_at_the_same_time_apply_each_migration_once(empty_database):
     command = [sys.executable, "-c", MIGRATOR, empty_database]
-    racers = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
+    racers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     for racer in racers:
         assert racer.stdout.readline() == "ready\n"
     for racer in racers:

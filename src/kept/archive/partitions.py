@@ -32,9 +32,7 @@ class Changes:
     blocked: list[str] = field(default_factory=list)
 
 
-def ensure(
-    conn: psycopg.Connection[Any], schema: str = DEFAULT_SCHEMA, keep: Retention | None = None
-) -> Changes:
+def ensure(conn: psycopg.Connection[Any], schema: str = DEFAULT_SCHEMA, keep: Retention | None = None) -> Changes:
     """Make the partitions that are missing and drop those whose time is over."""
     return run(conn, flow(load("kept.archive", schema), keep or Retention()))
 

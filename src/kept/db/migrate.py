@@ -156,9 +156,7 @@ def unusable(server: Server) -> SchemaMismatch | Unavailable | None:
     return None
 
 
-def foreign(
-    schema: str, applied: Sequence[Applied], known: Sequence[Migration]
-) -> SchemaMismatch | Unavailable | None:
+def foreign(schema: str, applied: Sequence[Applied], known: Sequence[Migration]) -> SchemaMismatch | Unavailable | None:
     """Why what was applied is not what this code takes it for; None where old and new get along."""
     by_version = {one.version: one for one in known}
     for row in applied:

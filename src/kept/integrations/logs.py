@@ -169,9 +169,7 @@ def _logger(name: str, values: dict[str, Any]) -> FilteringBoundLogger:
     return cast("FilteringBoundLogger", proxy)
 
 
-def _as_standard_call(
-    _logger: WrappedLogger, _method: str, event: EventDict
-) -> tuple[tuple[str], dict[str, object]]:
+def _as_standard_call(_logger: WrappedLogger, _method: str, event: EventDict) -> tuple[tuple[str], dict[str, object]]:
     """One line of text for a standard logger, whose handlers deal with the exception."""
     passed = {name: event.pop(name) for name in ("exc_info", "stack_info") if name in event}
     head = escape(redact(str(event.pop("event", ""))))

@@ -113,9 +113,7 @@ class Metrics(Collector):
     many jobs run now; it may be set later, and until then the gauge has no value.
     """
 
-    def __init__(
-        self, running: Callable[[], int] | None = None, *, registry: CollectorRegistry | None = None
-    ) -> None:
+    def __init__(self, running: Callable[[], int] | None = None, *, registry: CollectorRegistry | None = None) -> None:
         self.running = running
         self.registry = CollectorRegistry() if registry is None else registry
         self._lock = threading.Lock()  # the scrape comes from another thread
@@ -218,9 +216,7 @@ class Metrics(Collector):
             ("runner",),
             (((runner,), count) for runner, count in failures.items()),
         )
-        yield _histogram(
-            "kept_tick_duration_seconds", "Duration of a tick that did something", (), [((), tick)]
-        )
+        yield _histogram("kept_tick_duration_seconds", "Duration of a tick that did something", (), [((), tick)])
         yield _worker_info(workers)
 
     def _running_now(self) -> Metric:

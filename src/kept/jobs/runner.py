@@ -330,7 +330,9 @@ class JobsRunner:
             self._finished.append(finished)
             if isinstance(settlement, Park) and settlement.delay <= 0:
                 self.book.lower((job.lane, job.priority), job.id)
-        if not isinstance(outcome, Released):
+        if isinstance(outcome, Released):
+            self.marks.end(job.id)  # given back in good order: whoever has to tell for us must not charge it
+        else:
             self.book.finished(job.lane, duration)
         self.wake()
 
@@ -344,7 +346,10 @@ class JobsRunner:
         most = self.book.most(idle, concurrency=concurrency, batch=batch)
         if self._budget is not None:
             most = min(most, self._budget)
-        return (self.book.wants(idle, concurrency=concurrency, batch=batch), most) if most > 0 else ([], 0)
+        if most <= 0:
+            return [], 0
+        in_hand = [attempt.job.lane for attempt in self.running.values()] + [job.lane for job, _ in self._waiting]
+        return self.book.wants(idle, concurrency=concurrency, batch=batch, in_hand=in_hand), most
 
     async def _step(self, sent: list[Finished], wants: list[Want], most: int) -> Stepped:
         worker, session = self.identity.worker, self.identity.session

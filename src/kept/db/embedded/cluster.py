@@ -99,9 +99,7 @@ class Cluster:
         flags = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-instructions"]
         if self._options.get("fsync") == "off":
             flags.append("--no-sync")
-        result = self._account.run(
-            self._binaries.program("initdb"), "-D", draft, *flags, *self._found.locale_flags
-        )
+        result = self._account.run(self._binaries.program("initdb"), "-D", draft, *flags, *self._found.locale_flags)
         if result.returncode:
             shutil.rmtree(draft, ignore_errors=True)
             raise Unavailable(f"initdb failed for {self.data}: {_last_lines(result.stdout + result.stderr)}")

@@ -28,9 +28,7 @@ def location(url: str, *, start: Path | None = None) -> Path:
     ``embedded:PATH`` is ``PATH/pg18``. The number is the major version of the PostgreSQL programs in use.
     """
     if not is_embedded(url):
-        raise Misconfigured(
-            "this database URL is that of a server: an embedded one is embedded: or embedded:PATH"
-        )
+        raise Misconfigured("this database URL is that of a server: an embedded one is embedded: or embedded:PATH")
     path = url.removeprefix(SCHEME)
     if path.startswith("//") and not path.startswith("///"):
         raise Misconfigured(f"{url!r} names a host, and an embedded PostgreSQL has none: write embedded:PATH")
