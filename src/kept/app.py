@@ -22,7 +22,8 @@ from kept.jobs.retry import Retry
 from kept.loading import locate
 from kept.signals import JobsSettled, Signal, Signals
 from kept.tasks import MOST_QUEUE, MOST_TASK, AsyncTask, SyncTask, TaskDecorator, check_priority, is_async
-from kept.worker.worker import Plan, Worker, tick_once
+from kept.worker.post import Plan
+from kept.worker.worker import Worker, tick_once
 
 
 class App(Client):

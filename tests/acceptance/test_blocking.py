@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from fleet import Fleet, Jobs
@@ -87,3 +91,33 @@ def test_a_suspect_that_runs_out_of_time_alone_is_settled_as_that(fleet: Fleet, 
     assert began.pid != worker.pid
     assert jobs.settled(job, "failed")["code"] == "timeout"
     assert worker.process.poll() is None
+
+
+STALLED = """
+import asyncio, sys, time
+from kept.db.connect import Link
+from kept.jobs.store import Store
+from kept.worker.lease import Lease
+
+async def main(database):
+    link = await Link.open(database)
+    lease = Lease(
+        database=database, schema="kept", name="stalled", queues=None, concurrency=1, batch=1, declared={},
+        seconds=30.0, renew=0.1, stall=1.5,
+    )
+    await lease.begin(Store(link))
+    print("stalls", flush=True)
+    time.sleep(99)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_keeper_ends_a_worker_that_has_not_moved_for_too_long(fleet: Fleet, jobs: Jobs) -> None:
+    command = [sys.executable, "-c", STALLED, fleet.database]
+    with subprocess.Popen(command, env=fleet.environment(), stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "stalls\n"
+        assert worker.wait(30) == -signal.SIGKILL
+    eventually(lambda: jobs.value("select state from kept.worker") == "swept", what="its lease given back")
+    eventually(lambda: not fleet.alive, what="its keeper's end")

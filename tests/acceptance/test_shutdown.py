@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -91,3 +93,21 @@ def test_workers_drain_when_their_supervisor_is_killed(fleet: Fleet, jobs: Jobs)
     fleet.gate().touch()
     assert jobs.settled(job)["attempt"] == 1
     eventually(lambda: not fleet.alive, 20, what="no process left")
+
+
+def test_a_worker_that_cannot_hear_is_killed_when_its_time_is_over(fleet: Fleet) -> None:
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(99)"
+    )
+    script = (
+        "import sys; from kept.worker.supervisor import Supervisor; "
+        f"sys.exit(Supervisor(1, 0.1, [sys.executable, '-c', {deaf!r}], overtime=0.1).run())"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=fleet.environment(), stdout=subprocess.PIPE, text=True
+    ) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "deaf\n"
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(20) == 0
+    assert not fleet.alive

@@ -22,9 +22,10 @@ from kept.integrations.prometheus import Metrics
 from kept.jobs.store import Store
 from kept.signals import Warned
 from kept.worker.alone import die_with_parent
+from kept.worker.post import declare
 from kept.worker.supervisor import INDEX, Supervisor
 from kept.worker.tick import Report
-from kept.worker.worker import Worker, declare, tick_once
+from kept.worker.worker import Worker, tick_once
 
 LIVE_WITHIN = 10.0  # seconds: a loop that has not moved for longer is not live
 

@@ -8,21 +8,22 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 from uuid import UUID
 
 import psycopg
 
-from kept.jobs import rules
+from kept.jobs import reports, rules
 from kept.jobs.attempt import Attempt, timed_out
 from kept.jobs.context import Context
 from kept.jobs.lanes import LaneBook
-from kept.jobs.model import Claimed, Close, Completed, Leave, LostLease, Outcome, Park, Raised, Released
-from kept.jobs.store import Decision, Stepped, Store, Survey, Want
+from kept.jobs.model import Claimed, Completed, Leave, LostLease, Outcome, Park, Raised, Released
+from kept.jobs.reports import Finished
+from kept.jobs.store import Stepped, Store, Survey, Want
 from kept.jobs.text import detail_of, message_of
-from kept.signals import JobLeaseLost, JobsClaimed, JobsSettled, PickUp, Settled, Signals
+from kept.signals import Signals
 
 BREATH = 0.010  # seconds a consumer may keep the loop before others get a turn
 STALE_AFTER = 1.0  # seconds a claimed job may wait in hand before it is given back
@@ -38,17 +39,6 @@ class Marks(Protocol):
 
 
 RunAlone = Callable[[Attempt], Awaitable[Outcome]]
-
-
-@dataclass(slots=True)
-class Finished:
-    """A settlement on its way to the database."""
-
-    job: Claimed
-    decision: Decision
-    outcome: Outcome
-    duration: float
-    resent: bool = False  # a reply was lost: it may be settled already
 
 
 @dataclass(slots=True)
@@ -150,7 +140,8 @@ class JobsRunner:
             return False
         lanes = random.sample(self.book.ids, len(self.book.ids))  # so that no lane's suspects wait for another's
         jobs = await self.store.claim_suspects(self.identity.worker, self.identity.session, lanes, 1)
-        self._report_claims(jobs)
+        if jobs:
+            self.signals.report(reports.claimed(self.book, jobs))
         for job in jobs:
             self._start_alone(job)
         return bool(jobs)
@@ -160,7 +151,8 @@ class JobsRunner:
         now = monotonic()
         if self._budget is not None:
             self._budget -= len(jobs)
-        self._report_claims(jobs)
+        if jobs:
+            self.signals.report(reports.claimed(self.book, jobs))
         for job in jobs:
             if job.suspect:  # adopted after a lost reply: suspects run alone, so this one is claimed anew
                 self._finish(job, Released(), 0.0)
@@ -205,7 +197,7 @@ class JobsRunner:
         self._unconfirmed.clear()
         for each in lost:
             self.marks.end(each.job.id)
-            self._report_lost(each.job)
+            self.signals.report(reports.lost(self.book, each.job))
         return count + len(lost)
 
     async def join(self, timeout: float) -> None:
@@ -322,7 +314,7 @@ class JobsRunner:
         finished = Finished(job, (job, settlement), outcome, duration)
         if isinstance(outcome, LostLease):
             self.marks.end(job.id)
-            self._report_lost(job)
+            self.signals.report(reports.lost(self.book, job))
         elif completed or isinstance(outcome, Completed):
             # Its row may be locked by the handler's own transaction: a step must not wait for that.
             self._unconfirmed[job.id] = finished
@@ -373,10 +365,10 @@ class JobsRunner:
         for each in sent:
             self.marks.end(each.job.id)
             if each.job.id in lost:
-                self._report_lost(each.job)
-        settled = [self._as_settled(each) for each in sent if each.job.id not in lost]
+                self.signals.report(reports.lost(self.book, each.job))
+        settled = [each for each in sent if each.job.id not in lost]
         if settled:
-            self.signals.report(JobsSettled(jobs=settled))
+            self.signals.report(reports.settled(self.book, settled))
 
     async def _really_lost(self, missing: list[Finished]) -> frozenset[int]:
         """Those not settled by ourselves in a step whose reply was lost.
@@ -402,9 +394,9 @@ class JobsRunner:
         for each in gone:
             self.marks.end(each.job.id)
             if isinstance(each.outcome, LostLease):
-                self._report_lost(each.job)
-        if completed := [_as_completed(each) for each in gone if not isinstance(each.outcome, LostLease)]:
-            self.signals.report(JobsSettled(jobs=[self._as_settled(each) for each in completed]))
+                self.signals.report(reports.lost(self.book, each.job))
+        if gone:
+            self.signals.report(reports.completed(self.book, gone))
         for id in await self.store.still_ours(worker, present) if present else ():
             each = self._unconfirmed.pop(id)
             self._finish(each.job, _unfounded(each.outcome), each.duration)
@@ -415,47 +407,6 @@ class JobsRunner:
         while self._waiting and self._waiting[0][1] < oldest:
             job, _ = self._waiting.popleft()
             self._finish(job, Released(), 0.0)
-
-    # --- reporting
-
-    def _report_claims(self, jobs: list[Claimed]) -> None:
-        if not jobs:
-            return
-        picked = []
-        for job in jobs:
-            lane = self.book.lane(job.lane)
-            waited = (job.claimed_at - job.due_at).total_seconds()
-            picked.append(PickUp(job.id, lane.queue, lane.task, job.attempt, waited))
-        self.signals.report(JobsClaimed(jobs=picked))
-
-    def _report_lost(self, job: Claimed) -> None:
-        lane = self.book.lane(job.lane)
-        self.signals.report(JobLeaseLost(job_id=job.id, queue=lane.queue, task=lane.task, attempt=job.attempt))
-
-    def _as_settled(self, each: Finished) -> Settled:
-        job, settlement = each.decision
-        lane = self.book.lane(job.lane)
-        match settlement:
-            case Close(state, code, reason, message):
-                return Settled(
-                    job.id, lane.queue, lane.task, job.attempt, state, code, reason, message, True, each.duration, None
-                )
-            case Park(delay, charged, _, note):
-                code, message = (note.code, note.message) if note else (None, None)
-                event = note.event if note else "released"
-                return Settled(
-                    job.id, lane.queue, lane.task, job.attempt, "pending", code, event, message, charged,
-                    each.duration, delay,
-                )  # fmt: skip
-            case Leave():
-                return Settled(
-                    job.id, lane.queue, lane.task, job.attempt, "done", None, None, None, True, each.duration, None
-                )
-
-
-def _as_completed(each: Finished) -> Finished:
-    """The handler's own transaction settled it, whatever the handler did after that."""
-    return replace(each, decision=(each.job, Leave()), outcome=Completed())
 
 
 def _unfounded(outcome: Outcome) -> Outcome:

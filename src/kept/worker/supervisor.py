@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from math import inf
 from types import FrameType
 
 INDEX = "KEPT_PROCESS_INDEX"  # set for children: which one they are
 QUICK = 5.0  # seconds: a child that ends sooner is started again more slowly each time
 SLOWEST = 30.0
 LOOK = 0.1
+OVERTIME = 60.0  # seconds beyond the grace for a child to give back and close, before it is killed
 
 
 @dataclass(slots=True)
@@ -33,7 +35,8 @@ class Supervisor:
 
     processes: int
     grace: float
-    command: list[str] = field(default_factory=lambda: [sys.executable, *sys.argv])
+    command: list[str] = field(default_factory=lambda: [sys.executable, *sys.orig_argv[1:]])
+    overtime: float = OVERTIME
     _signals: int = 0
 
     def run(self) -> int:
@@ -41,11 +44,14 @@ class Supervisor:
         children = [Child(index) for index in range(self.processes)]
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._on_signal)
-        passed_on = 0
+        passed_on, patience = 0, inf
         while not self._signals or any(child.process for child in children):
             if self._signals > passed_on:
-                passed_on = self._signals
-                self._pass_on(children)
+                passed_on += 1
+                patience = min(patience, time.monotonic() + self.grace + self.overtime)
+                self._pass_on(children, signal.SIGTERM)
+            if time.monotonic() > patience:
+                self._pass_on(children, signal.SIGKILL)  # a handler that holds the GIL hears nothing else
             for child in children:
                 self._look_after(child)
             time.sleep(LOOK)
@@ -54,10 +60,10 @@ class Supervisor:
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._signals += 1
 
-    def _pass_on(self, children: list[Child]) -> None:
+    def _pass_on(self, children: list[Child], which: signal.Signals) -> None:
         for child in children:
             if child.process is not None:
-                child.process.send_signal(signal.SIGTERM)
+                child.process.send_signal(which)
 
     def _look_after(self, child: Child) -> None:
         now = time.monotonic()

@@ -1,0 +1,127 @@
+"""What makes a worker get up: a wake-up, a finished handler, a job that comes due, or the time it meant to sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from time import monotonic
+
+from kept.jobs.lanes import LaneBook
+from kept.jobs.store import Survey
+from kept.worker import pacing
+from kept.worker.pacing import Pacing
+
+LONG_AGO = -1e9
+
+
+class Alarm:
+    """Sleeping and waking of one worker. All moments are monotonic."""
+
+    def __init__(self, rhythm: Pacing) -> None:
+        self.rhythm = rhythm
+        self.due_at: float | None = None
+        self.suspect_at: float | None = None
+        self.slept_at = LONG_AGO  # when the last long sleep ended
+        self.look_for_lanes = False
+        self._streak = 0  # passes in a row that found nothing
+        self._no_suspect_before = 0.0
+        self._hints: set[tuple[int, int]] = set()
+        self._woken = asyncio.Event()
+
+    # --- being woken
+
+    def ring(self) -> None:
+        """Something happened."""
+        self._woken.set()
+
+    def hear(self, payload: str) -> None:
+        """A wake-up from the database: ``lane:priority``, ``lanes`` or ``suspects``."""
+        if payload == "lanes":
+            self.look_for_lanes = True
+        elif payload == "suspects":
+            self.suspect_at = monotonic()
+        elif payload:
+            lane, _, priority = payload.partition(":")
+            with contextlib.suppress(ValueError):
+                self._hints.add((int(lane), int(priority)))
+        self.ring()
+
+    def hint(self, book: LaneBook) -> None:
+        """Look at every lane once more before going to sleep."""
+        self._hints.update((id, book.lane(id).priority) for id in book.ids)
+
+    @property
+    def hinted(self) -> bool:
+        return bool(self._hints)
+
+    def take_hints(self, book: LaneBook, *, deep: bool) -> bool:
+        """Tell *book* where somebody says there is work; *deep*: also below the floors, for late commits."""
+        hints, self._hints = self._hints, set()
+        for entry in hints:
+            book.hinted(entry, deep=deep)
+        if hints:
+            self._streak = 0
+        return bool(hints)
+
+    # --- what is coming
+
+    def surveyed(self, survey: Survey) -> None:
+        """Set by what a survey saw."""
+        now = monotonic()
+        self.due_at = None if survey.due_in is None else now + survey.due_in
+        suspect_at = None if survey.suspect_in is None else now + survey.suspect_in
+        self.suspect_at = None if suspect_at is None else max(suspect_at, self._no_suspect_before)
+        if survey.ready or survey.promoted:
+            self._streak = 0
+
+    @property
+    def suspect_due(self) -> bool:
+        return self.suspect_at is not None and self.suspect_at <= monotonic()
+
+    def took_suspect(self, *, took: bool) -> None:
+        """After one there may be more. Without luck it is locked by somebody: not again before a while."""
+        self.suspect_at = monotonic() if took else None
+        if not took:
+            self._no_suspect_before = monotonic() + pacing.SURVEY_BUSY
+
+    # --- sleeping
+
+    @property
+    def resting(self) -> bool:
+        """Whether there was nothing to do for long enough that only surveys look."""
+        return pacing.idle_delay(self.rhythm, self._streak, 0.0) >= pacing.LONG
+
+    def worked(self) -> None:
+        """The pass found something to do."""
+        self._streak = 0
+
+    def next_idle(self) -> float:
+        """How long to sleep after another pass that found nothing."""
+        delay = pacing.idle_delay(self.rhythm, self._streak, random.random())  # noqa: S311
+        self._streak += 1
+        return delay
+
+    async def pause(self, delay: float, *moments: float | None) -> None:
+        """Sleep, but never past one of *moments*."""
+        due = pacing.until(*moments, now=monotonic())
+        if due is not None:
+            delay = min(delay, due)
+        if delay <= 0 or self._woken.is_set():
+            self._woken.clear()
+            await asyncio.sleep(0)
+            return
+        await self.sleep(delay)
+        if delay >= pacing.LONG:
+            self.slept_at = monotonic()
+
+    async def sleep(self, delay: float) -> None:
+        """Sleep until the time is over or something happened."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._woken.wait()
+        self._woken.clear()
+
+    async def sleep_off_error(self) -> None:
+        """Sleep after a pass that failed for a reason we do not understand."""
+        await self.sleep(pacing.error_delay(self.rhythm, random.random()))  # noqa: S311

@@ -1,0 +1,220 @@
+"""A worker's post: its connection, its lanes, its lease and its runner; how it is taken up, lost and found again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Self
+
+from kept.config import Settings
+from kept.db import migrate
+from kept.db.connect import Link
+from kept.jobs.attempt import Attempt
+from kept.jobs.lanes import LaneBook
+from kept.jobs.model import Lane, LostLease, Outcome
+from kept.jobs.reclaim import hand_back
+from kept.jobs.registry import Registry
+from kept.jobs.runner import Identity, JobsRunner, Options
+from kept.jobs.store import Store
+from kept.signals import KeeperRestarted, LeaseRenewed, RenewalFailed, Signals, TaskUnknown, WorkerFenced
+from kept.worker.alone import Alone
+from kept.worker.lease import Lease
+
+LEAST_STALL = 600.0  # seconds without a sign of life before a keeper ends its worker, at least
+CLEAN_UP = 5.0  # seconds for cancelled handlers to tidy up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a worker is to do: whose tasks, from which queues, by which settings."""
+
+    registry: Registry
+    settings: Settings
+    database: str
+    location: str | None = None  # where a child process finds the App
+    kept: bool = True  # put a keeper beside the lease
+    once: bool = False  # tick mode: budgets bind, and what was started is waited for
+
+
+class Post:
+    """What a worker works with. Between :meth:`take_up` and :meth:`leave` it is always whole."""
+
+    def __init__(self, plan: Plan, signals: Signals, name: str, wake: Callable[[], None]) -> None:
+        self.plan = plan
+        self.signals = signals
+        self.name = name
+        self.book = LaneBook()
+        self.newest_lane = 0
+        self.threads = ThreadPoolExecutor(plan.settings.concurrency, thread_name_prefix="kept-handler")
+        self.alone = _alone(plan)
+        self.link: Link
+        self.store: Store
+        self.lease: Lease
+        self.runner: JobsRunner
+        self._wake = wake
+        self._cancelled = 0  # handlers that were told to stop since the lease went
+        self._unknown: set[tuple[str, str]] = set()
+
+    async def take_up(self) -> Self:
+        """Connect, check the schema, register lanes and begin a lease."""
+        await self._connect()
+        try:
+            self.store = Store(self.link, self.plan.settings.schema)
+            await declare(self.store, self.plan.registry)
+            await self.refresh_lanes()
+            self.lease = await self._begin_lease()
+        except BaseException:
+            await self.link.close()
+            raise
+        self.runner = self._make_runner()
+        return self
+
+    async def leave(self, *, closed: bool) -> None:
+        """Let go of everything. *closed*: nothing is in our name any more."""
+        if self.alone is not None:
+            await self.alone.close()
+        await self.link.close()
+        self.lease.end(closed=closed)
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+    async def refresh_lanes(self) -> None:
+        """Serve the lanes there are now; tell once of tasks that nobody here knows and jobs wait for."""
+        settings, registry = self.plan.settings, self.plan.registry
+        lanes = [lane for lane in await self.store.lanes(settings.queues) if _in_shard(lane, settings)]
+        self.newest_lane = max([self.newest_lane, *(lane.id for lane in lanes)])
+        self.book.serve((lane, found) for lane in lanes if (found := registry.find(lane.task)) is not None)
+        unknown = [lane.id for lane in lanes if registry.find(lane.task) is None]
+        for queue, task in await self.store.waiting_tasks(unknown) if unknown else ():
+            if (queue, task) not in self._unknown:
+                self._unknown.add((queue, task))
+                self.signals.report(TaskUnknown(queue=queue, task=task))
+
+    # --- the lease
+
+    def look_after_lease(self) -> None:
+        """Report on the keeper; when the lease is gone, tell every handler to stop."""
+        if self.lease.gone:
+            self._cancelled = max(self._cancelled, self.runner.interrupt_all(LostLease()))
+            self._wake()
+        renewals, failures = self.lease.news()
+        if renewals:
+            self.signals.report(LeaseRenewed(name=self.name, count=renewals))
+        if failures:
+            self.signals.report(RenewalFailed(name=self.name, count=failures))
+        code = self.lease.look_after_keeper()
+        if code is not None:
+            self.signals.report(KeeperRestarted(name=self.name, exit_code=code))
+
+    async def fence(self) -> None:
+        """The lease is gone: cancel everything, forget it, and go on under a new identity."""
+        old = self.lease
+        cancelled, self._cancelled = max(self._cancelled, self.runner.forget()), 0
+        await self.runner.join(CLEAN_UP)
+        self.lease = await self._begin_lease()
+        self.runner.identity = Identity(self.lease.worker)
+        self.runner.marks = self.lease.board
+        old.end(closed=True)
+        self.signals.report(
+            WorkerFenced(name=self.name, old=str(old.worker), new=str(self.lease.worker), cancelled=cancelled)
+        )
+        await self.hand_back(old)
+
+    async def hand_back(self, lease: Lease) -> None:
+        """Give back what is left in the name of a lease we gave up; if others were quicker, nothing is.
+
+        Nobody is charged: handlers were told to stop, nothing died.
+        """
+        for each in await hand_back(self.store, lease.worker, started=()):
+            self.signals.report(each.signal("handed_back"))
+
+    async def close_lease(self) -> bool:
+        """End the identity if nothing is in its name; False if that could not be done."""
+        with contextlib.suppress(Exception):
+            if self.lease.gone:
+                await self.hand_back(self.lease)
+                return True
+            if not self.runner.in_hand:
+                await self.store.awake(self.lease.worker)
+                await self.store.close(self.lease.worker)
+                return True
+        return False
+
+    # --- the connection
+
+    async def recover(self) -> None:
+        """Connect anew; then learn what became of the statement whose reply was lost."""
+        with contextlib.suppress(Exception):
+            await self.link.close()
+        await self._connect()
+        self.store.link = self.link
+        session = None if self.lease.gone else await self.store.next_session(self.lease.worker)
+        if session is None:
+            await self.fence()
+            return
+        self.runner.identity.session = session
+        self.runner.take(await self.store.adopt(self.lease.worker, self.runner.known()))
+
+    async def _connect(self) -> None:
+        self.link = await Link.open(self.plan.database, name=f"kept worker {self.name}"[:63])
+        try:
+            await migrate.acheck(self.link.conn, self.plan.settings.schema)
+        except BaseException:
+            await self.link.close()
+            raise
+
+    # --- making the parts
+
+    async def _begin_lease(self) -> Lease:
+        settings = self.plan.settings
+        longest = max((declaration.timeout for declaration in self.plan.registry), default=0.0)
+        lease = Lease(
+            database=self.plan.database,
+            schema=settings.schema,
+            name=self.name,
+            queues=settings.queues,
+            concurrency=settings.concurrency,
+            batch=settings.batch,
+            declared=self.plan.registry.digests(),
+            seconds=settings.lease.total_seconds(),
+            renew=settings.renew.total_seconds(),
+            stall=max(LEAST_STALL, longest + settings.grace.total_seconds()),
+            kept=self.plan.kept,
+        )
+        await lease.begin(self.store)
+        return lease
+
+    def _make_runner(self) -> JobsRunner:
+        settings = self.plan.settings
+        return JobsRunner(
+            store=self.store,
+            book=self.book,
+            identity=Identity(self.lease.worker),
+            options=Options(settings.concurrency, settings.batch, settings.payload_limit),
+            marks=self.lease.board,
+            threads=self.threads,
+            signals=self.signals,
+            run_alone=self.alone.run if self.alone else self._run_alone_here,
+            wake=self._wake,
+        )
+
+    async def _run_alone_here(self, attempt: Attempt) -> Outcome:
+        return await attempt.run(self.threads, result_limit=self.plan.settings.payload_limit)
+
+
+async def declare(store: Store, registry: Registry) -> tuple[int, int]:
+    """Register the lanes of every declared task; (changed, added)."""
+    lanes = [declaration.lane() for declaration in registry]
+    return await store.declare(lanes) if lanes else (0, 0)
+
+
+def _alone(plan: Plan) -> Alone | None:
+    if plan.location is None:
+        return None
+    settings = plan.settings
+    return Alone(plan.location, database=plan.database, schema=settings.schema, limit=settings.payload_limit)
+
+
+def _in_shard(lane: Lane, settings: Settings) -> bool:
+    return settings.shard_count is None or lane.id % settings.shard_count == settings.shard_index

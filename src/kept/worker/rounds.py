@@ -1,0 +1,194 @@
+"""The runners of a worker's tick: reclaim, promote, upkeep, jobs. Each sees whether its time has come."""
+
+from __future__ import annotations
+
+import random
+from time import monotonic
+
+from kept.archive.rules import Retention
+from kept.archive.runner import upkeep
+from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired
+from kept.jobs.store import Survey
+from kept.worker import pacing
+from kept.worker.alarm import LONG_AGO, Alarm
+from kept.worker.listener import Listener
+from kept.worker.post import Post
+from kept.worker.tick import Budget, Limits, Tick
+
+UPKEEP_EVERY = 3600.0  # seconds, in the whole cluster
+UPKEEP_LOOK = 60.0  # seconds between looks whether it is our turn
+WATCH = 0.1  # seconds between looks at what else there is while handlers run
+
+
+class Rounds:
+    """What one worker does in a tick."""
+
+    def __init__(self, post: Post, alarm: Alarm) -> None:
+        self.post = post
+        self.alarm = alarm
+        self.listener: Listener | None = None
+        self._survey = Survey(ready={}, promoted={})
+        self._surveyed_at = self._bottom_at = LONG_AGO
+        self._bottom_cost = 0.0
+        self._next_reclaim = self._next_upkeep = 0.0
+        self._flag_until = 0.0  # until when our wish to be woken stands
+
+    def tick(self) -> Tick:
+        """The pass over these runners, within the plan's budgets."""
+        plan = self.post.plan
+        settings = plan.settings
+        runners = {
+            "reclaim": self.reclaim,
+            "promote": self.promote,
+            "upkeep": self.upkeep,
+            "jobs": self.drain_jobs if plan.once else self.step_jobs,
+        }
+        limits = Limits(
+            overall=settings.tick_overall.total_seconds(),
+            runner=settings.tick_runner.total_seconds(),
+            items=settings.tick_items if plan.once else None,
+        )
+        return Tick(runners, self.post.signals, limits, settings.tick_runners, patient={"jobs"} if plan.once else ())
+
+    def reconnected(self) -> None:
+        """A server that crashed has forgotten who sleeps; and workers cut off as we were come first.
+
+        What they hold is not a dead worker's: they get the time to say so before anybody takes it from them.
+        """
+        self._flag_until = 0.0
+        self._next_reclaim = monotonic() + min(self.post.lease.seconds, 2 * pacing.RECONNECT_MAX)
+
+    def moments(self) -> list[float | None]:
+        """When there is something to do: a job or a suspect that we could start is due, a lease ran out."""
+        suspect = self.alarm.suspect_at if self._does("jobs") and self._can_run_alone else None
+        reclaim = self._next_reclaim if self._does("reclaim") and self._survey.expired else None
+        return [self.alarm.due_at, suspect, reclaim]
+
+    def _does(self, runner: str) -> bool:
+        chosen = self.post.plan.settings.tick_runners
+        return chosen is None or runner in chosen
+
+    # --- reclaim
+
+    async def reclaim(self, _budget: Budget) -> int:
+        """Take jobs back from workers whose lease ran out."""
+        if not self._survey.expired or monotonic() < self._next_reclaim:
+            return 0
+        scan = self.post.plan.settings.reclaim_scan.total_seconds()
+        self._next_reclaim = monotonic() + scan * (0.9 + 0.2 * random.random())  # noqa: S311
+        reclaimed = await reclaim_expired(self.post.store)
+        for each in reclaimed:
+            self.post.signals.report(each.signal("expired"))
+        self._survey.expired = False
+        self._surveyed_at = LONG_AGO
+        return sum(each.jobs for each in reclaimed)
+
+    # --- promote
+
+    async def promote(self, _budget: Budget) -> int:
+        """Look around when it is time to: what came due, what lies below the floors, who died."""
+        now = monotonic()
+        # A hint comes first: whoever wakes us wants the job started, not the surroundings explored.
+        every = 0.0 if self.alarm.resting and not self.alarm.hinted else pacing.SURVEY_BUSY
+        if self.alarm.look_for_lanes:
+            every = 0.0
+        if now - self._surveyed_at < every and pacing.until(*self.moments(), now=now) != 0.0:
+            return 0
+        bottom = pacing.bottom_allowed(now, self._bottom_at, self._bottom_cost)
+        most = self.post.plan.settings.batch
+        survey = await self.post.store.survey(self.post.book.ids, bottom=bottom, most=most)
+        self._surveyed_at = monotonic()
+        if bottom:
+            self._bottom_at, self._bottom_cost = self._surveyed_at, self._surveyed_at - now
+        await self._take_survey(survey, bottom=bottom)
+        return survey.count
+
+    async def _take_survey(self, survey: Survey, *, bottom: bool) -> None:
+        self._survey = survey
+        self.alarm.surveyed(survey)
+        self.post.runner.surveyed(survey, bottom=bottom)
+        if self.alarm.look_for_lanes or survey.newest_lane > self.post.newest_lane:
+            self.alarm.look_for_lanes = False
+            await self.post.refresh_lanes()
+            self.post.newest_lane = max(self.post.newest_lane, survey.newest_lane)
+            self._surveyed_at = LONG_AGO
+            self.alarm.ring()
+        if self._flag_until and monotonic() - self.alarm.slept_at > pacing.BUSY_AFTER:
+            self._flag_until = 0.0
+            await self.post.store.awake(self.post.lease.worker)
+
+    async def ask_to_be_woken(self) -> bool:
+        """Make sure our wish to be woken stands; False if it was just expressed, so that one more look is due."""
+        now = monotonic()
+        deaf = self.listener is None or not self.listener.listening.is_set()
+        if deaf or now < self._flag_until - pacing.FLAG_LEFT:
+            return True
+        fresh = now >= self._flag_until
+        await self.post.store.sleep(self.post.lease.worker, self.post.book.ids, pacing.FLAG_FOR)
+        self._flag_until = now + pacing.FLAG_FOR
+        self.alarm.slept_at = now  # we are about to; else the wish would be withdrawn for want of sleep
+        if fresh:
+            self.alarm.hint(self.post.book)
+        return not fresh
+
+    # --- upkeep
+
+    async def upkeep(self, _budget: Budget) -> int:
+        """Partitions and purges: once an hour in the whole cluster."""
+        now = monotonic()
+        if now < self._next_upkeep:
+            return 0
+        self._next_upkeep = now + UPKEEP_LOOK
+        await self.post.refresh_lanes()
+        if not await self.post.store.turn("upkeep", self.post.lease.worker, UPKEEP_EVERY):
+            return 0
+        settings = self.post.plan.settings
+        keep = Retention(settings.retention_done, settings.retention_failed, settings.retention_log)
+        await upkeep(self.post.link.conn, settings.schema, keep)
+        for each in await reclaim_abandoned(self.post.store):
+            self.post.signals.report(each.signal("orphaned"))
+        return 0
+
+    # --- jobs
+
+    async def step_jobs(self, _budget: Budget) -> int:
+        """Background mode: settle, claim, go on; running jobs stay across ticks."""
+        took = await self._take_suspect()
+        cheap = pacing.BOTTOM_COST * self._bottom_cost < pacing.BOTTOM_EVERY
+        hinted = self.alarm.take_hints(self.post.book, deep=cheap)
+        if self.alarm.resting and not hinted and not self.post.runner.has_settlements:
+            return took  # the survey has just looked, and there was nothing
+        return took + await self.post.runner.step()
+
+    async def drain_jobs(self, budget: Budget) -> int:
+        """Tick mode: claim within the budget and wait for what was started."""
+        runner = self.post.runner
+        runner.limit(budget.items)
+        total = 0
+        while True:
+            claimed = await runner.step() + await self._take_suspect()
+            total += claimed
+            if not claimed and not runner.in_hand:
+                return total
+            if budget.seconds < 1 and runner.claiming:
+                runner.claiming = False
+                runner.release_waiting()
+            if not claimed and not runner.has_settlements:
+                await self.alarm.sleep(WATCH)
+
+    async def _take_suspect(self) -> int:
+        """Run one job whose process died, in a child; without a child, when nothing else runs here."""
+        runner, due = self.post.runner, self.alarm.suspect_due
+        if self.post.alone is None:
+            runner.reserved = due or runner.runs_alone
+        if not due or not self._can_run_alone:
+            return 0
+        took = await runner.claim_suspect()
+        self.alarm.took_suspect(took=took)
+        return int(took)
+
+    @property
+    def _can_run_alone(self) -> bool:
+        """Whether a suspect could start now: in the child, or here when nothing else is in hand."""
+        runner = self.post.runner
+        return not (runner.runs_alone or (self.post.alone is None and runner.in_hand))
