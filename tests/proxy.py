@@ -28,6 +28,7 @@ class Proxy:
         self._rules: dict[str, Rule] = {}
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
+        self._swallowed: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_answer_to(self, asked: Rule) -> None:
@@ -48,6 +49,11 @@ class Proxy:
             sockets = list(self._sockets)
         for each in sockets:
             _shut(each)
+
+    def swallow(self) -> None:
+        """From now on whatever is said over present connections is acknowledged and goes nowhere."""
+        with self._lock:
+            self._swallowed |= self._sockets
 
     def close(self) -> None:
         self._open.set()
@@ -87,6 +93,8 @@ class Proxy:
         back.start()
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
+                if client in self._swallowed:
+                    continue
                 if self._matches("asked", data):
                     swallow.set()
                 server.sendall(data)

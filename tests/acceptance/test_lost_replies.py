@@ -111,3 +111,18 @@ def test_a_worker_survives_the_loss_of_every_connection_in_the_middle_of_its_wor
     assert sorted(effect.job for effect in fleet.effects("end")) == sorted([running, *ids])
     assert not worker.lines("worker_fenced")
     assert not worker.lines("lease_lost")
+
+
+def test_a_connection_that_swallows_everything_is_given_up_and_the_lease_outlives_it(
+    fleet: Fleet, jobs: Jobs, proxy: Proxy
+) -> None:
+    worker = fleet.start(database=proxy.url, KEPT_LEASE="20s", KEPT_TICK_RUNNER="1s")
+    running = jobs.enqueue("hold", gate=str(fleet.gate()))
+    fleet.sees("start", running)
+    proxy.swallow()
+    job = jobs.enqueue("note")
+    jobs.settled(job, timeout=30)
+    fleet.gate().touch()
+    assert jobs.settled(running)["attempt"] == 1
+    assert worker.lines("connection_restored")
+    assert not worker.lines("worker_fenced")
