@@ -17,6 +17,7 @@ import pytest
 
 from kept.db.embedded import Embedded
 from kept.errors import Misconfigured, Unavailable
+from support import eventually
 
 OPTIONS = {"fsync": "off"}
 
@@ -34,7 +35,6 @@ FORKING_USER = """
 import os, sys
 from pathlib import Path
 from kept.db.embedded import Embedded
-from support import eventually
 server = Embedded(Path(sys.argv[1]), options={"fsync": "off"})
 server.acquire()
 child = os.fork()
