@@ -78,7 +78,7 @@ def test_a_handler_that_swallows_its_cancellation_is_settled_without_it(fleet: F
     fleet.sees("end", job)
     assert jobs.settled(after)["attempt"] == 1
     assert jobs.one(job) == ended
-    eventually(lambda: worker.process.poll() is None)
+    assert worker.process.poll() is None
 
 
 def test_a_suspect_that_runs_out_of_time_alone_is_settled_as_that(fleet: Fleet, jobs: Jobs) -> None:
