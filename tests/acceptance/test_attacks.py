@@ -335,6 +335,31 @@ async def test_a_worker_stops_in_time_while_somebody_locks_the_table(database: s
     assert jobs.value("select state from kept.worker") == "closed"
 
 
+async def test_a_worker_with_a_job_in_hand_stops_in_time_while_somebody_locks_the_table(
+    database: str, jobs: Jobs
+) -> None:
+    app = app_of(database)
+    began = asyncio.Event()
+
+    @app.task()
+    async def hold() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    with psycopg.connect(database) as locker:
+        worker = app.worker()
+        async with worker:
+            job = jobs.enqueue("hold")
+            await began.wait()
+            locker.execute("lock table kept.job in access exclusive mode")
+            stopping = asyncio.create_task(worker.stop("1s"))
+            _, late = await asyncio.wait([stopping], timeout=25)  # an orchestrator gives us 30 s
+            locker.rollback()
+            await stopping
+    assert not late
+    await aeventually(lambda: jobs.state(job) == "pending", what="the job given back by the keeper")
+
+
 def waits_for_a_lock(jobs: Jobs, name: str) -> int:
     found = """select count(*) from pg_stat_activity
                 where datname = current_database() and wait_event_type = 'Lock' and application_name ^@ %s"""

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -105,6 +106,8 @@ class Lease:
         if self._keeper is not None and closed:
             self._keeper.kill()
             self._keeper.wait()
+        elif self._keeper is not None:  # it outlives us here; somebody has to take note of its end
+            threading.Thread(target=self._keeper.wait, daemon=True).start()
         self.board.close()
 
     def _start_keeper(self) -> None:

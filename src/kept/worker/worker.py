@@ -51,6 +51,7 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._hurried = False
+        self._end_by = 0.0  # when a shutdown must be over, whatever the database does
         self._failures = 0  # to reach the database, since a tick last succeeded
         self._answered_at = monotonic()
 
@@ -98,6 +99,7 @@ class Worker:
         self._alarm.ring()
         self._post.runner.claiming = False
         until = monotonic() + given.total_seconds()
+        self._end_by = until + 2 * CLEAN_UP
         released = 0
         try:
             await self._end_loop(until)
@@ -108,6 +110,7 @@ class Worker:
     def hurry(self) -> None:
         """Give back at once: the grace is over."""
         self._hurried = True
+        self._end_by = min(self._end_by, monotonic() + 2 * CLEAN_UP)
         self._alarm.ring()
 
     # --- what health checks ask
@@ -244,7 +247,7 @@ class Worker:
         """Write what is finished; False if the database did not answer."""
         runner = self._post.runner
         try:
-            async with asyncio.timeout(CLEAN_UP):
+            async with asyncio.timeout(self._patience()):
                 while runner.has_settlements:
                     before = runner.in_hand
                     await runner.step()
@@ -253,10 +256,14 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # whatever it is, shutdown goes on
             self._report_loss(error, 0.0)
             with contextlib.suppress(Exception):
-                async with asyncio.timeout(CLEAN_UP):
+                async with asyncio.timeout(self._patience()):
                     await self._recover()
             return False
         return True
+
+    def _patience(self) -> float:
+        """How long a shutdown may wait for the database once more; what is not written then, the keeper tells."""
+        return max(0.1, min(CLEAN_UP, self._end_by - monotonic()))
 
     async def _close(self, released: int) -> None:
         for task in self._tasks[1:]:
@@ -265,7 +272,7 @@ class Worker:
             await self._rounds.listener.stop()
         closed = False
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLEAN_UP):
+            async with asyncio.timeout(self._patience()):
                 closed = await self._post.close_lease()
         await self._post.leave(closed=closed)
         self.signals.report(WorkerStopped(worker=str(self._post.lease.worker), name=self.name, released=released))
