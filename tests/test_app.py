@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
+import structlog
 
 from kept import App, Context, Defer, Failure, JobCancelled, JobFailed, LeaseLost, Retry, Skip
 from kept.config import Settings
@@ -419,3 +421,19 @@ async def test_without_a_child_process_a_suspect_runs_when_nothing_else_does(
             assert await job.aresult() is None
     assert {"suspect"} in seen
     assert all(together == {"suspect"} for together in seen if "suspect" in together)
+
+
+def test_a_handlers_logger_writes_to_the_programs_own_log_and_names_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    structlog.reset_defaults()  # a program that has not set structlog up
+    app = App("postgresql://localhost/nowhere")
+
+    @app.task()
+    def tell(ctx: Context) -> None:
+        ctx.logger.info("paid\nlevel=error forged", amount=7)
+
+    with caplog.at_level(logging.INFO, "kept.job"):
+        tell()
+    (line,) = caplog.messages
+    assert "\n" not in line
+    assert "amount=7" in line
+    assert "task='tell'" in line

@@ -5,7 +5,6 @@ A code is lower_snake and never changes its meaning; a message may get better at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 
@@ -115,8 +114,3 @@ class Skip(BaseException):
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-def facts(error: BaseException) -> Mapping[str, object]:
-    """The public attributes of *error*, for a log line or ``--json``."""
-    return {name: value for name, value in vars(error).items() if not name.startswith("_")}

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from kept import signals
 from kept.errors import Misconfigured
-from kept.integrations.logs import LogSubscriber, configure, job_logger
-from kept.integrations.text import LONGEST, clean, escape
+from kept.integrations.logs import LogSubscriber, configure
+from kept.loggers import job_logger
+from kept.showable import LONGEST, clean, escape
 from kept.signals import JobsClaimed, JobsSettled, PickUp, Settled, Signal
 
 EVIL = "boom\n2026-01-01T00:00:00Z [error] worker_stopped\r\x1b[2J\x9b31m\u2028\u202e\ud800\x00"

@@ -15,7 +15,7 @@ from kept.cli.filters import Given, filter_options
 from kept.cli.main import FAILED, OK, Desk, Session
 from kept.cli.show import as_job_ids, count, echo_json, json_option
 from kept.errors import Refused
-from kept.integrations.text import clean
+from kept.showable import clean
 
 F = TypeVar("F", bound=Callable[..., Any])
 DONE: dict[Action, str] = {"retry": "retried", "cancel": "cancelled", "delete": "deleted"}

@@ -13,7 +13,7 @@ from kept.cli.main import FAILED, OK, Desk, Session
 from kept.cli.show import as_dict, echo_json, json_option
 from kept.db import migrate
 from kept.errors import Unavailable
-from kept.integrations.text import clean
+from kept.showable import clean
 
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 

@@ -24,7 +24,7 @@ from kept.cli.show import (
     lines,
     moment,
 )
-from kept.integrations.text import escape
+from kept.showable import escape
 
 
 def add_to(group: click.Group) -> None:

@@ -11,7 +11,7 @@ from kept.admin.model import LaneRow
 from kept.cli.main import Session
 from kept.cli.show import as_dict, as_duration, brief, count, echo_json, echo_table, json_option, moment
 from kept.durations import render
-from kept.integrations.text import escape
+from kept.showable import escape
 
 
 def add_to(group: click.Group) -> None:

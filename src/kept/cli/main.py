@@ -20,8 +20,8 @@ from kept.db.queries import Queries
 from kept.db.queries import load as load_queries
 from kept.db.tx import Steps, SyncConnection, run
 from kept.errors import Error, Misconfigured, Refused, Unavailable
-from kept.integrations.text import clean
 from kept.loading import load
+from kept.showable import clean
 from kept.worker.lease import own_version
 
 T = TypeVar("T")

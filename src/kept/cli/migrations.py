@@ -11,7 +11,7 @@ from kept.cli.main import FAILED, OK, Session, fail
 from kept.cli.show import echo_json, json_option
 from kept.db import migrate
 from kept.errors import Refused
-from kept.integrations.text import clean
+from kept.showable import clean
 
 
 def add_to(group: click.Group) -> None:

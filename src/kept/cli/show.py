@@ -22,7 +22,7 @@ from rich.text import Text
 
 from kept.durations import parse
 from kept.errors import Refused
-from kept.integrations.text import escape
+from kept.showable import escape
 
 F = TypeVar("F", bound=Callable[..., Any])
 IDS = frozenset({"id", "retry_of"})  # bigints, which JSON readers may round

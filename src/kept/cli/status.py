@@ -13,7 +13,7 @@ from kept.cli.lanes import paused
 from kept.cli.main import FAILED, OK, Session
 from kept.cli.show import as_dict, as_duration, brief, count, echo_json, echo_table, json_option
 from kept.durations import render
-from kept.integrations.text import escape
+from kept.showable import escape
 
 
 def add_to(group: click.Group) -> None:

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from kept.errors import Misconfigured
-from kept.integrations.text import clean
+from kept.showable import clean
 
 _TEXT = "text/plain; charset=utf-8"
 

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-import structlog
 
 from kept.db.queries import Queries
 from kept.db.tx import Steps, arun, async_tx, run, sync_tx
@@ -15,6 +14,7 @@ from kept.jobs import door
 from kept.jobs.handle import Job
 from kept.jobs.model import Claimed, Lane
 from kept.jobs.payload import encode_result
+from kept.loggers import job_logger
 
 
 class Context:
@@ -65,9 +65,7 @@ class Context:
     def logger(self) -> Any:
         """A structlog logger that names the job in every line."""
         if self._logger is None:
-            self._logger = structlog.get_logger("kept.job").bind(
-                job_id=self._claimed.id, task=self._lane.task, attempt=self.attempt
-            )
+            self._logger = job_logger(self._claimed.id, self._lane.task, self.attempt, self._lane.queue)
         return self._logger
 
     @property

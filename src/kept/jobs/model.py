@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -148,5 +147,3 @@ class Leave(Struct, frozen=True):
 
 
 Settlement = Close | Park | Leave
-
-Headers = Mapping[str, str]
