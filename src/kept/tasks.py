@@ -11,7 +11,7 @@ from uuid import UUID
 
 from kept.durations import Duration, duration
 from kept.errors import Refused
-from kept.jobs.context import Context
+from kept.jobs.context import Context, Terms
 from kept.jobs.declaration import Declaration
 from kept.jobs.door import Request
 from kept.jobs.handle import Job
@@ -193,4 +193,4 @@ def _local_context(declaration: Declaration) -> Context:
     """A Context for a handler that is called directly: nothing behind it is stored."""
     now = datetime.now(UTC)
     claimed = Claimed(0, 0, 0, 1, 0, False, now, now, now, None, None, None, "{}", UUID(int=0))
-    return Context(claimed, declaration.lane(), timeout=declaration.timeout, sql=None, limit=2**30)
+    return Context(claimed, Terms(declaration.lane(), declaration.timeout, sql=None, limit=2**30))

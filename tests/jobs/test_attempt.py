@@ -6,13 +6,14 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from uuid import UUID
 
 import pytest
 
 from kept.errors import Defer, Failure, LeaseLost, Skip
 from kept.jobs.attempt import AGAIN_AFTER, Attempt, outcome_of, timed_out
-from kept.jobs.context import Context
+from kept.jobs.context import Context, Terms
 from kept.jobs.declaration import Declaration, wants_context
 from kept.jobs.model import (
     Claimed,
@@ -54,11 +55,15 @@ def attempt_at(handler, payload="{}"):
         signature=Signature(handler, task="send", takes_context=takes),
     )
     job = Claimed(1, 1, 0, 1, 0, False, CLAIMED_AT, CLAIMED_AT, CLAIMED_AT, None, None, None, payload, UUID(int=1))
-    return Attempt(job, LANE, declaration, Context(job, LANE, timeout=60.0, sql=None, limit=1000))
+    return Attempt(job, declaration, Terms(LANE, timeout=60.0, sql=None, limit=1000))
+
+
+async def run_here(attempt, threads):
+    return await attempt.run(threads, asyncio.current_task(), monotonic())
 
 
 async def run(handler, threads, payload="{}"):
-    return await attempt_at(handler, payload).run(threads, result_limit=1000)
+    return await run_here(attempt_at(handler, payload), threads)
 
 
 def raising(error):
@@ -245,7 +250,7 @@ async def test_a_handler_that_completed_its_job_is_completed(threads):
 
 async def interrupted(handler, threads, verdict, started):
     attempt = attempt_at(handler)
-    task = asyncio.create_task(attempt.run(threads, result_limit=1000))
+    task = asyncio.create_task(run_here(attempt, threads))
     await asyncio.to_thread(started.wait, 10)
     attempt.interrupt(verdict)
     return attempt, task
@@ -279,7 +284,7 @@ async def test_a_handler_that_swallows_the_interruption_does_not_change_the_verd
     left = []
 
     async def consumer():
-        outcome = await attempt.run(threads, result_limit=1000)
+        outcome = await run_here(attempt, threads)
         left.append(asyncio.current_task().cancelling())
         return outcome
 
@@ -314,7 +319,7 @@ async def test_an_attempt_interrupted_before_it_starts_never_starts(threads):
 
     attempt = attempt_at(handler)
     attempt.interrupt(STOP)
-    assert await attempt.run(threads, result_limit=1000) == STOP
+    assert await run_here(attempt, threads) == STOP
 
 
 async def test_a_job_that_could_not_be_started_elsewhere_comes_back_uncharged():

@@ -59,7 +59,7 @@ def survey(ready=None, promoted=None):
 
 def make_quick(book, lane, seconds=0.001):
     for _ in range(100):
-        book.finished(lane, seconds)
+        book.finished(lane, [seconds])
 
 
 def floors(book):
@@ -186,7 +186,7 @@ def test_a_lane_that_went_quiet_is_asked_for_one_job_until_it_brings_something()
 
 def test_without_idle_slots_a_slow_lane_is_asked_for_nothing():
     book = book_of(lane(1), lane(2))
-    book.finished(1, 3.0)
+    book.finished(1, [3.0])
     assert book.wants(0, **ROOM) == []
     assert book.wants(-3, **ROOM) == []
     assert book.most(0, **ROOM) == 0
@@ -194,7 +194,7 @@ def test_without_idle_slots_a_slow_lane_is_asked_for_nothing():
 
 def test_quickness_has_to_be_shown_repeatedly():
     book = book_of(lane(1))
-    book.finished(1, 0.001)
+    book.finished(1, [0.001])
     assert book.prefetch(1, **ROOM) == 0
     make_quick(book, 1)
     assert book.prefetch(1, **ROOM) > 100
@@ -203,27 +203,27 @@ def test_quickness_has_to_be_shown_repeatedly():
 def test_one_slow_attempt_ends_prefetching_at_once():
     book = book_of(lane(1))
     make_quick(book, 1)
-    book.finished(1, 2 * QUICK)
+    book.finished(1, [2 * QUICK])
     assert book.prefetch(1, **ROOM) == 0
 
 
 def test_a_lane_that_was_slow_once_can_become_quick_again():
     book = book_of(lane(1))
-    book.finished(1, 10.0)
+    book.finished(1, [10.0])
     for _ in range(20):
-        book.finished(1, 0.001)
+        book.finished(1, [0.001])
     assert book.prefetch(1, **ROOM) == 0
     for _ in range(200):
-        book.finished(1, 0.001)
+        book.finished(1, [0.001])
     assert book.prefetch(1, **ROOM) > 0
 
 
 def test_what_is_prefetched_is_some_milliseconds_of_work():
     book = book_of(lane(1))
     for _ in range(300):
-        book.finished(1, 0.0049)
+        book.finished(1, [0.0049])
     assert book.prefetch(1, 10, 500) == 40
-    assert book.prefetch(1, 10, 30) == 30
+    assert book.prefetch(1, 10, 15) == 30  # a batch that is worked on and one that is on its way
     assert asked(book.wants(4, **ROOM)) == {1: 44}
     assert book.most(4, **ROOM) == 44
 
@@ -231,7 +231,7 @@ def test_what_is_prefetched_is_some_milliseconds_of_work():
 def test_jobs_waiting_in_hand_count_against_the_prefetch():
     book = book_of(lane(1))
     for _ in range(300):
-        book.finished(1, 0.0049)
+        book.finished(1, [0.0049])
     assert asked(book.wants(-15, **ROOM)) == {1: 25}
     assert book.most(-15, **ROOM) == 25
     assert book.wants(-40, **ROOM) == []
@@ -241,7 +241,7 @@ def test_jobs_waiting_in_hand_count_against_the_prefetch():
 def test_a_backlog_of_quick_jobs_does_not_keep_slow_ones_out():
     book = book_of(lane(1), lane(2))
     make_quick(book, 1)
-    book.finished(2, 3.0)
+    book.finished(2, [3.0])
     quick_only = [1] * 40
     assert asked(book.wants(-30, in_hand=quick_only, **ROOM))[2] >= 1
     slots_full_of_slow_ones = [1] * 30 + [2] * 10

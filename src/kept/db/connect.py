@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, LiteralString
 
 import psycopg
@@ -14,6 +15,7 @@ from kept.errors import Misconfigured, Unavailable
 from kept.redact import redact
 
 _QUOTED = re.compile(r"""(?<!["'].)["'](?!.["']).*""")  # but not "=", which is quoted as well
+_NAMED = re.compile(r"%\((\w+)\)s")
 Row = Sequence[Any]
 Params = Mapping[str, object]
 
@@ -113,13 +115,18 @@ class Link:
 
     async def rows(self, query: LiteralString, params: Params | None = None) -> list[TupleRow]:
         """Run one statement of the hot path: prepared, results in binary."""
+        text, names = numbered(query)
+        values = [params[name] for name in names] if params else []
         if self.pooled:
             async with self.conn.transaction():
                 await self.conn.execute(_FOR_TRANSACTION)
-                cursor = await self.conn.execute(query, params, binary=True)
+                cursor = await self._cursor().execute(text, values, binary=True)
                 return await cursor.fetchall() if cursor.description else []
-        cursor = await self.conn.execute(query, params, prepare=True, binary=True)
+        cursor = await self._cursor().execute(text, values, prepare=True, binary=True)
         return await cursor.fetchall() if cursor.description else []
+
+    def _cursor(self) -> psycopg.AsyncRawCursor[TupleRow]:
+        return psycopg.AsyncRawCursor(self.conn)
 
     async def close(self) -> None:
         await self.conn.close()
@@ -130,6 +137,22 @@ async def is_pooled(conn: psycopg.AsyncConnection[TupleRow]) -> bool:
     cursor = await conn.execute("select pg_backend_pid()")
     row = await cursor.fetchone()
     return row is not None and row[0] != conn.info.backend_pid
+
+
+@cache
+def numbered(query: LiteralString) -> tuple[LiteralString, tuple[str, ...]]:
+    """*query* with its named parameters numbered, as the server wants them, and their names in that order.
+
+    Done once per statement: left to the driver, it is done anew for every call and every value.
+    """
+    names: dict[str, int] = {}
+    text = _NAMED.sub(lambda found: f"${names.setdefault(found[1], len(names) + 1)}", query).replace("%%", "%")
+    return text, tuple(names)
+
+
+def numbers(values: list[int]) -> str:
+    """:func:`array` of whole numbers, of which the hot path has many."""
+    return f"{{{str(values)[1:-1]}}}"
 
 
 def array(values: Sequence[object]) -> str:

@@ -2,7 +2,7 @@
 
 The files are written for a schema called ``kept`` and run as they stand in psql. Three spellings stand for
 the schema's name and nothing else does: ``kept.`` before a relation, ``schema kept``, and the wake-up channel
-``kept:wake``.
+``kept:wake``. A line ``-- include: NAME`` stands for another statement of the same file.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import LiteralString, cast
+from typing import LiteralString
 
 DEFAULT_SCHEMA = "kept"
 _HEADER = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_INCLUDE = re.compile(r"^ *-- include: (\w+)$", re.MULTILINE)
 
 
 def in_schema(text: str, schema: str) -> str:
@@ -39,11 +40,14 @@ class Queries:
         names = parts[0::2]
         if len(set(names)) != len(names):
             raise ValueError(f"{package}/queries.sql names a statement twice")
-        self._statements = dict(zip(names, (part.strip() for part in parts[1::2]), strict=True))
+        written = dict(zip(names, (part.strip() for part in parts[1::2]), strict=True))
+        self._statements = {
+            name: _INCLUDE.sub(lambda found: written[found[1]], statement) for name, statement in written.items()
+        }
 
     def __getitem__(self, name: str) -> LiteralString:
         # Literal in every sense that matters: it comes from our own files and holds no value of a caller.
-        return cast("LiteralString", self._statements[name])
+        return self._statements[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._statements)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,20 +18,31 @@ from kept.jobs.payload import encode_result
 from kept.loggers import job_logger
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for every job of a lane in this process. Without *sql* there is no job behind the call."""
+
+    lane: Lane
+    timeout: float  # seconds
+    sql: Queries | None
+    limit: int  # bytes of a result
+
+
 class Context:
     """One attempt at one job."""
 
-    __slots__ = ("_claimed", "_completed", "_lane", "_limit", "_logger", "_sql", "_timeout", "attempt")
+    __slots__ = ("_claimed", "_completed", "_logger", "_terms")
 
-    def __init__(self, claimed: Claimed, lane: Lane, *, timeout: float, sql: Queries | None, limit: int) -> None:
-        self.attempt = claimed.attempt
+    def __init__(self, claimed: Claimed, terms: Terms) -> None:
         self._claimed = claimed
-        self._lane = lane
-        self._timeout = timeout
-        self._sql = sql
-        self._limit = limit
+        self._terms = terms
         self._completed = False
         self._logger: Any = None
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, counted from 1."""
+        return self._claimed.attempt
 
     @property
     def job(self) -> Job[Any]:
@@ -38,8 +50,8 @@ class Context:
         claimed = self._claimed
         return Job(
             id=claimed.id,
-            task=self._lane.task,
-            queue=self._lane.queue,
+            task=self._terms.lane.task,
+            queue=self._terms.lane.queue,
             state="running",
             key=claimed.key,
             attempt=claimed.attempt,
@@ -53,7 +65,7 @@ class Context:
     @property
     def deadline(self) -> datetime:
         """When this attempt runs out of time, on the database's clock, counted from the claim."""
-        return self._claimed.claimed_at + timedelta(seconds=self._timeout)
+        return self._claimed.claimed_at + timedelta(seconds=self._terms.timeout)
 
     @property
     def idempotency_key(self) -> str:
@@ -65,7 +77,7 @@ class Context:
     def logger(self) -> Any:
         """A structlog logger that names the job in every line."""
         if self._logger is None:
-            self._logger = job_logger(self._claimed.id, self._lane.task, self.attempt, self._lane.queue)
+            self._logger = job_logger(self._claimed.id, self._terms.lane.task, self.attempt, self._terms.lane.queue)
         return self._logger
 
     @property
@@ -78,14 +90,14 @@ class Context:
 
         Raises :class:`LeaseLost` if the lease is gone; let it propagate, so that your transaction rolls back.
         """
-        steps = self._complete(encode_result(result, limit=self._limit))
+        steps = self._complete(encode_result(result, limit=self._terms.limit))
         if steps is not None:
             self._check(settled=run(sync_tx(tx), steps))
         self._completed = True
 
     async def acomplete(self, tx: object, result: object = None) -> None:
         """:meth:`complete` for async code."""
-        steps = self._complete(encode_result(result, limit=self._limit))
+        steps = self._complete(encode_result(result, limit=self._terms.limit))
         if steps is not None:
             self._check(settled=await arun(async_tx(tx), steps))
         self._completed = True
@@ -93,10 +105,12 @@ class Context:
     def _complete(self, result: str | None) -> Steps[bool] | None:
         if self._completed:
             raise Refused("complete: this attempt has completed its job already")
-        if self._sql is None:  # called directly, for a test: there is no job to settle
+        if self._terms.sql is None:  # called directly, for a test: there is no job to settle
             return None
         claimed = self._claimed
-        return door.complete(self._sql, id=claimed.id, attempt=claimed.attempt, worker=claimed.worker, result=result)
+        return door.complete(
+            self._terms.sql, id=claimed.id, attempt=claimed.attempt, worker=claimed.worker, result=result
+        )
 
     def _check(self, *, settled: bool) -> None:
         if not settled:

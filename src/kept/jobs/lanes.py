@@ -8,13 +8,14 @@ survey.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from kept.jobs.declaration import Declaration
 from kept.jobs.model import Claimed, Lane
 from kept.jobs.store import Survey, Want
 
 QUICK = 0.010  # seconds: lanes whose attempts take longer are never prefetched
+INSTANT = 0.001  # seconds: lanes whose attempts take less gain nothing from running side by side
 AHEAD = 0.020  # seconds of work to hold in hand for a quick lane
 COLD_AFTER = 3  # claims in a row that found nothing
 
@@ -84,11 +85,14 @@ class LaneBook:
         return max(0, min(batch, idle + ahead))
 
     def prefetch(self, lane: int, concurrency: int, batch: int) -> int:
-        """Jobs to hold in hand beyond the free slots: only where attempts take milliseconds."""
+        """Jobs to hold in hand beyond the free slots: only where attempts take milliseconds.
+
+        Up to two batches: one is worked on while the other is on its way.
+        """
         pace = self._pace.get(lane)
         if pace is None or pace > QUICK:
             return 0
-        return min(batch, int(concurrency * AHEAD / max(pace, 1e-6)))
+        return min(2 * batch, int(concurrency * AHEAD / max(pace, 1e-6)))
 
     def claimed(self, wants: Collection[Want], jobs: Iterable[Claimed]) -> None:
         """Raise the floors over what a claim brought; remember which entries brought nothing."""
@@ -102,10 +106,17 @@ class LaneBook:
             entry = (want.lane, want.priority)
             self._misses[entry] = 0 if entry in found else self._misses.get(entry, 0) + 1
 
-    def finished(self, lane: int, seconds: float) -> None:
-        """An attempt took this long: a slow one is believed at once, quickness has to be shown repeatedly."""
-        pace = self._pace.get(lane, 2 * QUICK)
-        self._pace[lane] = seconds if seconds > QUICK else pace + (seconds - pace) * 0.05
+    def finished(self, lane: int, seconds: Sequence[float]) -> None:
+        """Attempts took this long: a slow one is believed at once, quickness has to be shown repeatedly."""
+        pace, slowest = self._pace.get(lane, 2 * QUICK), max(seconds)
+        if slowest <= QUICK:
+            mean = sum(seconds) / len(seconds)
+            slowest = mean + (pace - mean) * 0.95 ** len(seconds)
+        self._pace[lane] = slowest
+
+    def is_quick(self, lane: int) -> bool:
+        """Whether attempts of this lane are over in no time."""
+        return self._pace.get(lane, QUICK) < INSTANT
 
     # --- news from elsewhere
 

@@ -147,3 +147,7 @@ class Leave(Struct, frozen=True):
 
 
 Settlement = Close | Park | Leave
+
+# Most attempts return nothing and most settlements are plain; these are the ones that need not be made anew.
+NOTHING = Returned()
+DONE = Close("done")

@@ -39,6 +39,7 @@ class Signature:
         self._extra = None if extra is None else extra.name
         self._extra_decoder = _decoder(hints.get(extra.name, Any), task) if extra else None
         self._names = frozenset(p.name for p in named)
+        self._has_defaults = any(p.default is not p.empty for p in named)
         self._taken = given[0].name if takes_context else None
         self.result_type: Any = hints.get("return", Any)
 
@@ -64,17 +65,16 @@ class Signature:
     def decode(self, payload: str) -> dict[str, Any]:
         """Keyword arguments for the handler. Absent ones are left to the handler's own defaults."""
         try:
-            read = self._decoder.decode(payload)
-            given = {name: getattr(read, name) for name in self._names}
-            found = {name: value for name, value in given.items() if value is not msgspec.UNSET}
-            return found | self._read_extra(payload)
+            found = msgspec.structs.asdict(self._decoder.decode(payload))
+            if self._has_defaults:
+                found = {name: value for name, value in found.items() if value is not msgspec.UNSET}
+            return found if self._extra_decoder is None else found | self._read_extra(payload)
         except Exception as error:  # noqa: BLE001  # a type's own validation may raise anything
             kind = "" if isinstance(error, msgspec.MsgspecError) else f"{type(error).__name__}: "
             raise Refused(f"task {self.task!r}: the arguments do not fit: {kind}{error}") from None
 
     def _read_extra(self, payload: str) -> dict[str, Any]:
-        if self._extra_decoder is None:
-            return {}
+        assert self._extra_decoder is not None
         read: dict[str, Any] = {}
         for name, raw in _RAW.decode(payload).items():
             if name in self._names:

@@ -77,9 +77,32 @@ select c.ord, coalesce(h.job, c.id) as id, h.job is null or h.job = c.id as crea
  order by c.ord
 
 
+-- name: claim
+-- Up to `most` jobs of these lanes and priorities, from their floors upwards; rows others hold are skipped.
+update kept.job
+   set worker = %(worker)s, claimed_at = kept.now(), attempt = attempt + 1
+ where id = any(array(
+   select j.id
+     from (select from kept.worker
+            where id = %(worker)s and state = 'live' and lease_until > kept.now() and session = %(session)s
+              for key share) alive            -- without it a claim racing a reclaim strands its jobs
+    cross join unnest(%(lanes)s::int[], %(priorities)s::int[], %(wants)s::int[], %(floors)s::bigint[])
+               w(lane, priority, want, floor)
+    cross join lateral (
+           select id from kept.job
+            where lane = w.lane and priority = w.priority and ready and worker is null and id >= w.floor
+            order by id limit w.want
+              for update skip locked) j
+    where (select l.paused_until is null or l.paused_until <= kept.now()
+             from kept.lane l where l.id = w.lane)      -- not a join: that could change the order of w
+    limit %(most)s))
+returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,
+          headers::text, payload::text
+
+
 -- name: step
 -- Settle what is finished, park what comes back, claim what is next: one statement, one commit.
--- Fenced: a row changes only if (id, attempt, worker) still match; ids that did not come back as `lost`.
+-- Fenced: a row changes only if (id, attempt, worker) still match; ids that did not come first, as an array in place of a payload.
 -- Arrays of details may be shorter than the ids: what is missing is null, so plain successes cost two numbers.
 -- `= any(array[d.id])`, not `= d.id`: by that no plan can begin at kept.job. A plain join, prepared while the table
 -- is empty and vacuumed, reads all of it: for an empty table that looks cheapest.
@@ -118,31 +141,17 @@ with settled as (
          n(job, attempt, event, code, message, detail)
    where (n.job in (select id from settled union all select id from parked)) is true  -- hashed; a join is not
 ), claimed as (
-  update kept.job
-     set worker = %(worker)s, claimed_at = kept.now(), attempt = attempt + 1
-   where id = any(array(
-     select j.id
-       from (select from kept.worker
-              where id = %(worker)s and state = 'live' and lease_until > kept.now() and session = %(session)s
-                for key share) alive            -- without it a claim racing a reclaim strands its jobs
-      cross join unnest(%(lanes)s::int[], %(priorities)s::int[], %(wants)s::int[], %(floors)s::bigint[])
-                 w(lane, priority, want, floor)
-      cross join lateral (
-             select id from kept.job
-              where lane = w.lane and priority = w.priority and ready and worker is null and id >= w.floor
-              order by id limit w.want
-                for update skip locked) j
-      where (select l.paused_until is null or l.paused_until <= kept.now()
-               from kept.lane l where l.id = w.lane)      -- not a join: that could change the order of w
-      limit %(most)s))
-  returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,
-            headers::text, payload::text
+  -- include: claim
 )
-select c.*, null::bigint[] as lost from claimed c
-union all
-select null, null, null, null, null, null, null, null, null, null, null, null, null,
+-- In this order: a settlement may have to wait for somebody who took the job from us, and whoever waits must not hold
+-- fresh claims that the other waits for.
+select null::bigint as id, null::int as lane, null::int as priority, null::int as attempt, null::int as uncharged,
+       null::boolean as suspect, null::timestamptz as due_at, null::timestamptz as created_at,
+       null::timestamptz as claimed_at, null::text as key, null::bigint as retry_of, null::text as headers,
        array(select sent from unnest(%(ids)s::bigint[] || %(park_ids)s::bigint[]) sent
-              where sent not in (select id from settled union all select id from parked))
+              where sent not in (select id from settled union all select id from parked))::text as payload
+union all
+select * from claimed
 
 
 -- name: claim_suspects

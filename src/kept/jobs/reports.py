@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from kept.jobs.lanes import LaneBook
-from kept.jobs.model import Claimed, Close, Leave, LostLease, Outcome, Park
-from kept.jobs.store import Decision
+from kept.jobs.model import DONE, Claimed, Close, Leave, LostLease, Outcome, Park, Settlement
 from kept.signals import JobLeaseLost, JobsClaimed, JobsSettled, PickUp, Settled
 
 
-@dataclass(slots=True)
-class Finished:
+class Finished(Struct, eq=False):
     """A settlement on its way to the database."""
 
     job: Claimed
-    decision: Decision
+    settlement: Settlement
     outcome: Outcome
     duration: float
     resent: bool = False  # a reply was lost: it may be settled already
@@ -49,10 +48,12 @@ def _pick_up(book: LaneBook, job: Claimed) -> PickUp:
 
 
 def _settled(book: LaneBook, each: Finished) -> Settled:
-    job, settlement = each.decision
+    if each.settlement is DONE:
+        return _done(book, each)
+    job = each.job
     lane = book.lane(job.lane)
     who = (job.id, lane.queue, lane.task, job.attempt)
-    match settlement:
+    match each.settlement:
         case Close(state, code, reason, message):
             return Settled(*who, state, code, reason, message, True, each.duration, None)
         case Park(delay, charged, _, note):

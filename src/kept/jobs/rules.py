@@ -7,6 +7,7 @@ from typing import assert_never
 
 from kept.durations import LONGEST
 from kept.jobs.model import (
+    DONE,
     Claimed,
     Close,
     Completed,
@@ -31,7 +32,7 @@ def settle(job: Claimed, outcome: Outcome, policy: Retry, draw: float) -> Settle
     """What becomes of *job* after an attempt that came to *outcome*."""
     match outcome:
         case Returned(result):
-            return Close("done", result=result)
+            return DONE if result is None else Close("done", result=result)
         case Raised():
             return _after_failure(job, outcome, policy, draw)
         case Deferred(delay, reason):

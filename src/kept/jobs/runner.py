@@ -1,31 +1,28 @@
-"""Runs claimed jobs and settles them in batches: the jobs runner of a worker's tick."""
+"""Claims jobs, has them run and settles them in batches: the jobs runner of a worker's tick."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
-from collections import deque
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor, Future
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 import psycopg
 
 from kept.jobs import reports, rules
 from kept.jobs.attempt import Attempt, timed_out
-from kept.jobs.context import Context
+from kept.jobs.context import Terms
 from kept.jobs.lanes import LaneBook
-from kept.jobs.model import Claimed, Completed, Leave, LostLease, Outcome, Park, Raised, Released
+from kept.jobs.model import DONE, NOTHING, Claimed, Completed, Leave, LostLease, Outcome, Park, Raised, Released
 from kept.jobs.reports import Finished
+from kept.jobs.slots import RunAlone, Slots
 from kept.jobs.store import Stepped, Store, Survey, Want
-from kept.jobs.text import detail_of, message_of
 from kept.signals import Signals
 
-BREATH = 0.010  # seconds a consumer may keep the loop before others get a turn
 STALE_AFTER = 1.0  # seconds a claimed job may wait in hand before it is given back
 TIDY_UP = 5.0  # seconds for a cancelled handler to end; then its job is settled without it
 TRIES = 5  # sendings of a step that somebody else's locks stopped
@@ -36,9 +33,6 @@ class Marks(Protocol):
 
     def start(self, job: int) -> None: ...
     def end(self, job: int) -> None: ...
-
-
-RunAlone = Callable[[Attempt], Awaitable[Outcome]]
 
 
 @dataclass(slots=True)
@@ -73,26 +67,29 @@ class JobsRunner:
     wake: Callable[[], None]
     claiming: bool = True
     reserved: bool = False  # for a suspect, which must be alone in this very process: no other job is claimed
-    running: dict[int, Attempt] = field(default_factory=dict)  # by slot; 0 is the suspect's
-    _waiting: deque[tuple[Claimed, float]] = field(default_factory=deque)
+    _slots: Slots = field(init=False)
+    _terms: dict[int, Terms] = field(default_factory=dict)  # by lane
     _finished: list[Finished] = field(default_factory=list)
     _unconfirmed: dict[int, Finished] = field(default_factory=dict)
-    _free: list[int] = field(default_factory=list)
-    _consumers: dict[int, asyncio.Task[None]] = field(default_factory=dict)  # by slot
-    _deaf: set[asyncio.Task[None]] = field(default_factory=set)  # given up, still holding their slots
-    _alone: asyncio.Task[None] | None = None
     _budget: int | None = None
     _setbacks: int = 0  # steps in a row that did not get through: each makes the next one smaller
 
     def __post_init__(self) -> None:
-        self._free = list(range(self.options.concurrency, 0, -1))
+        count = self.options.concurrency
+        self._slots = Slots(count, self.threads, self._begin, self._ended, self.book.is_quick, self.wake)
 
     # --- what the tick asks
 
     @property
+    def running(self) -> dict[int, Attempt]:
+        """Attempts under way, by slot."""
+        return self._slots.running
+
+    @property
     def in_hand(self) -> int:
         """Jobs under our lease: running, waiting for a slot, or finished and not yet written."""
-        return len(self.running) + len(self._waiting) + len(self._finished) + len(self._unconfirmed)
+        slots = self._slots
+        return len(slots.running) + len(slots.waiting) + len(self._finished) + len(self._unconfirmed)
 
     @property
     def has_settlements(self) -> bool:
@@ -101,11 +98,7 @@ class JobsRunner:
     @property
     def runs_alone(self) -> bool:
         """Whether a suspect is running."""
-        return self._alone is not None
-
-    @property
-    def idle_slots(self) -> int:
-        return len(self._free) - len(self._waiting)
+        return self._slots.runs_alone
 
     def limit(self, items: int | None) -> None:
         """Claim at most *items* more jobs; None: no limit."""
@@ -136,29 +129,26 @@ class JobsRunner:
 
     async def claim_suspect(self) -> bool:
         """Claim one job whose process died, if none runs alone yet, and run it alone."""
-        if not self.claiming or self._alone is not None or not self.book.ids:
+        if not self.claiming or self.runs_alone or not self.book.ids:
             return False
         lanes = random.sample(self.book.ids, len(self.book.ids))  # so that no lane's suspects wait for another's
         jobs = await self.store.claim_suspects(self.identity.worker, self.identity.session, lanes, 1)
         if jobs:
             self.signals.report(reports.claimed(self.book, jobs))
         for job in jobs:
-            self._start_alone(job)
+            self._slots.start_alone(self._begin(job), self.run_alone)
         return bool(jobs)
 
     def take(self, jobs: list[Claimed]) -> None:
         """Jobs under our lease, to be run as slots come free."""
-        now = monotonic()
         if self._budget is not None:
             self._budget -= len(jobs)
-        if jobs:
-            self.signals.report(reports.claimed(self.book, jobs))
-        for job in jobs:
-            if job.suspect:  # adopted after a lost reply: suspects run alone, so this one is claimed anew
-                self._finish(job, Released(), 0.0)
-            else:
-                self._waiting.append((job, now))
-        self._start_consumers()
+        if not jobs:
+            return
+        self.signals.report(reports.claimed(self.book, jobs))
+        # Suspects are adopted after a lost reply; they run alone, so such a one is given back and claimed anew.
+        self._release(job for job in jobs if job.suspect)
+        self._slots.add(job for job in jobs if not job.suspect)
 
     def surveyed(self, survey: Survey, *, bottom: bool) -> None:
         self.book.surveyed(survey, bottom=bottom)
@@ -176,11 +166,7 @@ class JobsRunner:
 
     def release_waiting(self) -> int:
         """Give back what was claimed and has not started."""
-        released = [job for job, _ in self._waiting]
-        self._waiting.clear()
-        for job in released:
-            self._finish(job, Released(), 0.0)
-        return len(released)
+        return self._release(self._slots.take_waiting())
 
     def interrupt_all(self, verdict: Outcome) -> int:
         """End every attempt with *verdict*."""
@@ -191,7 +177,7 @@ class JobsRunner:
     def forget(self) -> int:
         """The lease is gone: nothing in hand is ours any more."""
         count = self.interrupt_all(LostLease())
-        self._waiting.clear()
+        self._slots.waiting.clear()
         lost = self._finished + list(self._unconfirmed.values())
         self._finished.clear()
         self._unconfirmed.clear()
@@ -202,116 +188,55 @@ class JobsRunner:
 
     async def join(self, timeout: float) -> None:
         """Wait until no attempt runs; after *timeout* seconds those that do not listen are given up."""
-        tasks = {*self._consumers.values(), *([self._alone] if self._alone else [])}
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout)
+        await self._slots.join(timeout)
         for slot in list(self.running):
             self._give_up(slot)
 
     def known(self) -> list[int]:
         """Ids of everything in hand under our present identity."""
-        jobs = [attempt.job for attempt in self.running.values()] + [job for job, _ in self._waiting]
+        jobs = [attempt.job for attempt in self.running.values()] + [job for job, _ in self._slots.waiting]
         jobs += [each.job for each in (*self._finished, *self._unconfirmed.values())]
         return [job.id for job in jobs if job.worker == self.identity.worker]
 
     def _give_up(self, slot: int) -> None:
-        """Settle a job whose handler does not end; its slot stays taken until it does."""
-        attempt = self.running.pop(slot)
-        task = self._consumers.pop(slot) if slot else self._alone
-        if not slot:
-            self._alone = None
-        if task is not None:
-            self._deaf.add(task)
-            task.add_done_callback(self._deaf.discard)
-            asyncio._unregister_task(task)  # who closes the loop must not wait for it
-        self._finish(attempt.job, attempt.verdict or LostLease(), attempt.duration, completed=attempt.context.completed)
+        """Settle a job whose handler does not end."""
+        attempt = self._slots.give_up(slot)
+        self._finish(attempt.job, attempt.verdict or LostLease(), attempt.duration, completed=attempt.completed)
 
-    # --- running
+    def _release(self, jobs: Iterable[Claimed]) -> int:
+        """Give back what has not started: uncharged."""
+        count = 0
+        for count, job in enumerate(jobs, 1):  # noqa: B007  # how many there were
+            self._finish(job, Released(), 0.0)
+        return count
 
-    def _start_consumers(self) -> None:
-        while self._free and len(self._waiting) > 0 and len(self._consumers) < self.options.concurrency:
-            if len(self._consumers) - len(self.running) >= len(self._waiting):
-                return  # consumers already on their way will take them
-            slot = self._free.pop()
-            self._consumers[slot] = asyncio.create_task(self._consume(slot))
+    # --- attempts
 
-    async def _consume(self, slot: int) -> None:
-        """Run waiting jobs until there are none: cheaper than a task for each."""
-        breath = monotonic() + BREATH
-        leftover: Future[Any] | None = None
-        try:
-            while self._waiting and leftover is None and slot in self._consumers:
-                job, _ = self._waiting.popleft()
-                leftover = await self._run(slot, job)
-                if monotonic() > breath:
-                    await asyncio.sleep(0)
-                    breath = monotonic() + BREATH
-        finally:
-            self._consumers.pop(slot, None)
-            if leftover is None:
-                self._free_slot(slot)
-            else:
-                self._free_slot_after(leftover, slot)
-
-    def _free_slot(self, slot: int) -> None:
-        self._free.append(slot)
-        self._start_consumers()
-        self.wake()
-
-    def _free_slot_after(self, thread: Future[Any], slot: int) -> None:
-        """A thread cannot be stopped: its slot stays taken until it ends."""
-        loop = asyncio.get_running_loop()
-
-        def ended(_: Future[Any]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed before the thread ended
-                loop.call_soon_threadsafe(self._free_slot, slot)
-
-        thread.add_done_callback(ended)
-
-    async def _run(self, slot: int, job: Claimed) -> Future[Any] | None:
-        """Run one job; returns its thread if that did not stop when it was told to."""
-        attempt = self._attempt(job)
-        self.running[slot] = attempt
-        self.marks.start(job.id)
-        try:
-            outcome = await attempt.run(self.threads, result_limit=self.options.result_limit)
-        except Exception as error:  # noqa: BLE001  # a fault of ours must not strand the job
-            outcome = Raised("internal_error", message_of(error), detail=detail_of(error))
-        self._ended(slot, attempt, outcome)
-        return attempt.leftover
-
-    def _start_alone(self, job: Claimed) -> None:
-        attempt = self._attempt(job)
-        self.running[0] = attempt
-        self.marks.start(job.id)
-        self._alone = asyncio.create_task(self._run_alone(attempt))
-
-    async def _run_alone(self, attempt: Attempt) -> None:
-        outcome = await self.run_alone(attempt)
-        if self._alone is asyncio.current_task():
-            self._alone = None
-        self._ended(0, attempt, outcome)
-
-    def _ended(self, slot: int, attempt: Attempt, outcome: Outcome) -> None:
-        if self.running.get(slot) is not attempt:
-            return  # it was given up, and settled then
-        del self.running[slot]
-        if isinstance(outcome, LostLease) and attempt.verdict is None:
-            # The handler says so. If it was misled, by an old snapshot say, the job must not stay in our name.
-            self._unconfirmed[attempt.job.id] = Finished(attempt.job, (attempt.job, Leave()), outcome, attempt.duration)
-            self.wake()
-        else:
-            self._finish(attempt.job, outcome, attempt.duration, completed=attempt.context.completed)
-
-    def _attempt(self, job: Claimed) -> Attempt:
+    def _begin(self, job: Claimed) -> Attempt:
+        """The attempt that starts now; from here on this job is charged if we die."""
         lane = self.book.lane(job.lane)
         declaration = self.book.declaration(job.lane)
-        context = Context(job, lane, timeout=declaration.timeout, sql=self.store.sql, limit=self.options.result_limit)
-        return Attempt(job, lane, declaration, context)
+        terms = self._terms.get(job.lane)
+        if terms is None or terms.lane is not lane:
+            terms = Terms(lane, declaration.timeout, self.store.sql, self.options.result_limit)
+            self._terms[job.lane] = terms
+        self.marks.start(job.id)
+        return Attempt(job, declaration, terms)
+
+    def _ended(self, attempt: Attempt, outcome: Outcome, duration: float) -> None:
+        if outcome is NOTHING:  # by far the most frequent
+            self._finished.append(Finished(attempt.job, DONE, NOTHING, duration))
+            self.wake()
+        elif isinstance(outcome, LostLease) and attempt.verdict is None:
+            # The handler says so. If it was misled, by an old snapshot say, the job must not stay in our name.
+            self._unconfirmed[attempt.job.id] = Finished(attempt.job, Leave(), outcome, duration)
+            self.wake()
+        else:
+            self._finish(attempt.job, outcome, duration, completed=attempt.completed)
 
     def _finish(self, job: Claimed, outcome: Outcome, duration: float, *, completed: bool = False) -> None:
         settlement = rules.settle(job, outcome, self.book.declaration(job.lane).retry, random.random())  # noqa: S311
-        finished = Finished(job, (job, settlement), outcome, duration)
+        finished = Finished(job, settlement, outcome, duration)
         if isinstance(outcome, LostLease):
             self.marks.end(job.id)
             self.signals.report(reports.lost(self.book, job))
@@ -324,8 +249,6 @@ class JobsRunner:
                 self.book.lower((job.lane, job.priority), job.id)
         if isinstance(outcome, Released):
             self.marks.end(job.id)  # given back in good order: whoever has to tell for us must not charge it
-        else:
-            self.book.finished(job.lane, duration)
         self.wake()
 
     # --- settling
@@ -334,18 +257,18 @@ class JobsRunner:
         if not self.claiming or self.reserved or (self._budget is not None and self._budget <= 0):
             return [], 0
         concurrency, batch = self.options.concurrency, self.options.batch
-        idle = self.idle_slots
+        idle = self._slots.idle
         most = self.book.most(idle, concurrency=concurrency, batch=batch)
         if self._budget is not None:
             most = min(most, self._budget)
         if most <= 0:
             return [], 0
-        in_hand = [attempt.job.lane for attempt in self.running.values()] + [job.lane for job, _ in self._waiting]
+        in_hand = [attempt.job.lane for attempt in self.running.values()] + [job.lane for job, _ in self._slots.waiting]
         return self.book.wants(idle, concurrency=concurrency, batch=batch, in_hand=in_hand), most
 
     async def _step(self, sent: list[Finished], wants: list[Want], most: int) -> Stepped:
         worker, session = self.identity.worker, self.identity.session
-        decisions = [each.decision for each in sent]
+        decisions = [(each.job, each.settlement) for each in sent]
         tries = TRIES
         while True:
             try:
@@ -366,9 +289,18 @@ class JobsRunner:
             self.marks.end(each.job.id)
             if each.job.id in lost:
                 self.signals.report(reports.lost(self.book, each.job))
-        settled = [each for each in sent if each.job.id not in lost]
+        settled = [each for each in sent if each.job.id not in lost] if lost else sent
         if settled:
+            self._learn_pace(settled)
             self.signals.report(reports.settled(self.book, settled))
+
+    def _learn_pace(self, settled: list[Finished]) -> None:
+        durations: defaultdict[int, list[float]] = defaultdict(list)
+        for each in settled:
+            if not isinstance(each.outcome, Released):
+                durations[each.job.lane].append(each.duration)
+        for lane, seconds in durations.items():
+            self.book.finished(lane, seconds)
 
     async def _really_lost(self, missing: list[Finished]) -> frozenset[int]:
         """Those not settled by ourselves in a step whose reply was lost.
@@ -376,7 +308,7 @@ class JobsRunner:
         What was closed then stands in history. What was parked may be anywhere by now; but as long as our lease
         lives, nobody but us can have moved it.
         """
-        parked = {each.job.id for each in missing if each.resent and isinstance(each.decision[1], Park)}
+        parked = {each.job.id for each in missing if each.resent and isinstance(each.settlement, Park)}
         resent = [(each.job.id, each.job.attempt) for each in missing if each.resent]
         lost = frozenset(each.job.id for each in missing) - parked
         return lost - await self.store.settled_by(self.identity.worker, resent) if resent else lost
@@ -403,10 +335,7 @@ class JobsRunner:
 
     def _give_back_stale(self) -> None:
         """A job that waits in hand behind slow ones is better off elsewhere."""
-        oldest = monotonic() - STALE_AFTER
-        while self._waiting and self._waiting[0][1] < oldest:
-            job, _ = self._waiting.popleft()
-            self._finish(job, Released(), 0.0)
+        self._release(self._slots.take_waiting(since=monotonic() - STALE_AFTER))
 
 
 def _unfounded(outcome: Outcome) -> Outcome:

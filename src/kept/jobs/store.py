@@ -9,9 +9,9 @@ from uuid import UUID
 import psycopg
 from msgspec import Struct
 
-from kept.db.connect import Link, array
+from kept.db.connect import Link, array, numbers
 from kept.db.queries import DEFAULT_SCHEMA, Queries, load
-from kept.jobs.model import Claimed, Close, Lane, Leave, Note, Park, Settlement
+from kept.jobs.model import DONE, Claimed, Close, Lane, Leave, Note, Park, Settlement
 
 Decision = tuple[Claimed, Settlement]
 
@@ -64,22 +64,21 @@ class Store:
         self, worker: UUID, session: int, decisions: Sequence[Decision], wants: Sequence[Want], most: int
     ) -> Stepped:
         """Settle *decisions* and claim up to *most* of *wants*; rows others hold are skipped, not waited for."""
-        params = _settle_params(decisions)
-        params |= {
-            "worker": worker,
-            "session": session,
-            "lanes": array([want.lane for want in wants]),
-            "priorities": array([want.priority for want in wants]),
-            "wants": array([want.want for want in wants]),
-            "floors": array([want.floor for want in wants]),
-            "most": most,
-        }
+        if not decisions:
+            return Stepped(await self.claim(worker, session, wants, most), frozenset())
+        params = _settle_params(decisions) | _claim_params(worker, session, wants, most)
         try:
             rows = await self.link.rows(self.sql["step"], params)
         except UnicodeEncodeError as error:  # a lone surrogate: one more value the database does not take
             raise psycopg.DataError(str(error)) from None
-        lost = frozenset(rows.pop()[-1])
-        return Stepped([Claimed(*[*row[:-1], worker]) for row in rows], lost)
+        told = rows[0][-1]
+        lost = frozenset() if told == "{}" else frozenset(map(int, told[1:-1].split(",")))
+        return Stepped([Claimed(*[*row, worker]) for row in rows[1:]], lost)
+
+    async def claim(self, worker: UUID, session: int, wants: Sequence[Want], most: int) -> list[Claimed]:
+        """Claim up to *most* of *wants*: a step with nothing to settle."""
+        rows = await self.link.rows(self.sql["claim"], _claim_params(worker, session, wants, most))
+        return [Claimed(*[*row, worker]) for row in rows]
 
     async def settle(self, worker: UUID, decisions: Sequence[Decision]) -> frozenset[int]:
         """Write *decisions*; returns the ids whose lease was gone. One bad value does not stop the others."""
@@ -254,6 +253,18 @@ class Store:
         return bool(await self.link.rows(self.sql["turn"], {"name": runner, "worker": worker, "seconds": seconds}))
 
 
+def _claim_params(worker: UUID, session: int, wants: Sequence[Want], most: int) -> dict[str, object]:
+    return {
+        "worker": worker,
+        "session": session,
+        "lanes": numbers([want.lane for want in wants]),
+        "priorities": numbers([want.priority for want in wants]),
+        "wants": numbers([want.want for want in wants]),
+        "floors": numbers([want.floor for want in wants]),
+        "most": most,
+    }
+
+
 def _settle_params(decisions: Sequence[Decision]) -> dict[str, object]:
     """Settlements as arrays, those with details first: arrays of details end where the plain ones begin."""
     plain: list[Claimed] = []
@@ -261,9 +272,10 @@ def _settle_params(decisions: Sequence[Decision]) -> dict[str, object]:
     parked: list[tuple[Claimed, Park]] = []
     notes: list[tuple[Claimed, Note]] = []
     for job, settlement in decisions:
+        if settlement is DONE:
+            plain.append(job)
+            continue
         match settlement:
-            case Close("done", None, None, None, None, None):
-                plain.append(job)
             case Close():
                 closed.append((job, settlement))
             case Park():
@@ -274,8 +286,8 @@ def _settle_params(decisions: Sequence[Decision]) -> dict[str, object]:
             notes.append((job, settlement.note))
     jobs = [job for job, _ in closed] + plain
     return {
-        "ids": array([job.id for job in jobs]),
-        "attempts": array([job.attempt for job in jobs]),
+        "ids": numbers([job.id for job in jobs]),
+        "attempts": numbers([job.attempt for job in jobs]),
         "states": array([close.state for _, close in closed]),
         "codes": array([close.code for _, close in closed]),
         "reasons": array([close.reason for _, close in closed]),

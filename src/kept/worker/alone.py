@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from time import monotonic
 from typing import Protocol, cast
 
 import msgspec
@@ -24,7 +25,7 @@ from kept.config import Settings
 from kept.db.queries import load as load_queries
 from kept.errors import Error
 from kept.jobs.attempt import AGAIN_AFTER, Attempt
-from kept.jobs.context import Context
+from kept.jobs.context import Terms
 from kept.jobs.model import Claimed, Deferred, Died, Lane, Outcome
 from kept.jobs.registry import Registry
 from kept.jobs.text import message_of
@@ -72,8 +73,8 @@ class Alone:
 
     async def _run(self, attempt: Attempt) -> Outcome:
         reader, writer = await self._child()
-        attempt.begin()  # not before: a task's time is not for starting processes
-        line = await _ask(reader, writer, Order(job=attempt.job, lane=attempt.lane))
+        attempt.begin(monotonic())  # not before: a task's time is not for starting processes
+        line = await _ask(reader, writer, Order(job=attempt.job, lane=attempt.terms.lane))
         if not line.endswith(b"\n"):
             return Died(f"the process died: {await self._ended()}")
         outcome: Outcome = msgspec.json.decode(line, type=Outcome)
@@ -190,14 +191,8 @@ async def _outcome(registry: Registry, hello: Hello, order: Order, threads: Thre
     if declaration is None:
         why = f"the process to run this job alone does not know the task {order.lane.task!r}"
         return Deferred(AGAIN_AFTER, why)
-    context = Context(
-        order.job,
-        order.lane,
-        timeout=declaration.timeout,
-        sql=load_queries("kept.jobs", hello.schema),
-        limit=hello.limit,
-    )
-    return await Attempt(order.job, order.lane, declaration, context).run(threads, result_limit=hello.limit)
+    terms = Terms(order.lane, declaration.timeout, load_queries("kept.jobs", hello.schema), hello.limit)
+    return await Attempt(order.job, declaration, terms).run(threads, asyncio.current_task(), monotonic())
 
 
 def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:

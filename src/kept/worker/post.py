@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from time import monotonic
 from typing import Self
 
 from kept.config import Settings
@@ -200,7 +202,7 @@ class Post:
         )
 
     async def _run_alone_here(self, attempt: Attempt) -> Outcome:
-        return await attempt.run(self.threads, result_limit=self.plan.settings.payload_limit)
+        return await attempt.run(self.threads, asyncio.current_task(), monotonic())
 
 
 async def declare(store: Store, registry: Registry) -> tuple[int, int]:

@@ -155,7 +155,8 @@ class Worker:
             await self._alarm.sleep_off_error()
         elif any(report.items for report in reports):
             self._alarm.worked()
-            await self._alarm.pause(self._alarm.rhythm.busy, *self._rounds.moments())
+            if self._alarm.rhythm.busy > 0:  # else at once: handlers get their turn while the next step is under way
+                await self._alarm.pause(self._alarm.rhythm.busy, *self._rounds.moments())
         else:
             delay = self._alarm.next_idle()
             if delay < pacing.LONG or await self._rounds.ask_to_be_woken():

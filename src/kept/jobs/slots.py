@@ -1,0 +1,171 @@
+"""Where attempts run: slots, and the consumers that bring waiting jobs to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from kept.jobs.attempt import Attempt
+from kept.jobs.model import Claimed, Outcome, Raised
+from kept.jobs.text import detail_of, message_of
+
+BREATH = 0.001  # seconds a consumer may keep the loop before others get a turn
+ALONE = 0  # the suspect's slot
+
+RunAlone = Callable[[Attempt], Awaitable[Outcome]]
+
+
+@dataclass(slots=True)
+class Slots:
+    """Runs waiting jobs, at most *count* at a time, and one suspect beside them. *ended* is told each outcome once."""
+
+    count: int
+    threads: Executor
+    begin: Callable[[Claimed], Attempt]
+    ended: Callable[[Attempt, Outcome, float], None]
+    is_quick: Callable[[int], bool]  # whether attempts of a lane are over in no time
+    wake: Callable[[], None]
+    running: dict[int, Attempt] = field(default_factory=dict)
+    waiting: deque[tuple[Claimed, float]] = field(default_factory=deque)  # and since when
+    _free: list[int] = field(default_factory=list)
+    _consumers: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    _deaf: set[asyncio.Task[None]] = field(default_factory=set)  # given up, still holding their slots
+    _alone: asyncio.Task[None] | None = None
+    _starting: int = 0  # consumers on their way to their first job
+    _again: bool = False  # another look at what waits is under way
+
+    def __post_init__(self) -> None:
+        self._free = list(range(self.count, ALONE, -1))
+
+    @property
+    def idle(self) -> int:
+        """Slots with nothing to do; negative: so many jobs wait for one."""
+        return len(self._free) - len(self.waiting)
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether a suspect is running."""
+        return self._alone is not None
+
+    def add(self, jobs: Iterable[Claimed]) -> None:
+        """Jobs to be run as slots come free."""
+        now = monotonic()
+        self.waiting.extend([(job, now) for job in jobs])
+        self._start_consumers()
+
+    def take_waiting(self, since: float | None = None) -> list[Claimed]:
+        """Take back what has not started; with *since*, only what waits since before that."""
+        taken = []
+        while self.waiting and (since is None or self.waiting[0][1] < since):
+            taken.append(self.waiting.popleft()[0])
+        return taken
+
+    def start_alone(self, attempt: Attempt, run: RunAlone) -> None:
+        """Run a suspect beside the slots."""
+        self.running[ALONE] = attempt
+        self._alone = asyncio.create_task(self._run_alone(attempt, run))
+
+    def give_up(self, slot: int) -> Attempt:
+        """Be done with an attempt that does not end; its slot stays taken until it does."""
+        attempt = self.running.pop(slot)
+        if slot == ALONE:
+            task, self._alone = self._alone, None
+        else:
+            task = self._consumers.pop(slot)
+        if task is not None:
+            self._deaf.add(task)
+            task.add_done_callback(self._deaf.discard)
+            asyncio._unregister_task(task)  # who closes the loop must not wait for it
+        return attempt
+
+    async def join(self, timeout: float) -> None:
+        """Wait until nothing runs, or *timeout* seconds."""
+        tasks = {*self._consumers.values(), *([self._alone] if self._alone else [])}
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+
+    # --- consumers
+
+    def _start_consumers(self) -> None:
+        """Let waiting jobs begin: each on a slot of its own, or one behind the other where they are over in no time.
+
+        Then a consumer more does not help, and the worker's own loop, which has the next step to send, would have
+        to wait until each of them has had its turn.
+        """
+        more = len(self.waiting) - self._starting
+        if self._free and more > 0:
+            count = min(more, len(self._free))
+            if self.is_quick(self.waiting[0][0].lane):
+                count = 0 if self._starting else 1
+                self._look_again()
+            for _ in range(count):
+                self._starting += 1
+                slot = self._free.pop()
+                self._consumers[slot] = asyncio.create_task(self._consume(slot))
+
+    def _look_again(self) -> None:
+        if not self._again:
+            self._again = True
+            asyncio.get_running_loop().call_soon(self._looked_again)
+
+    def _looked_again(self) -> None:
+        self._again = False
+        self._start_consumers()
+
+    async def _consume(self, slot: int) -> None:
+        """Run waiting jobs, one after the other, for a moment: cheaper than a task for each."""
+        self._starting -= 1
+        task, running, waiting = self._consumers[slot], self.running, self.waiting
+        attempt: Attempt | None = None
+        now = monotonic()
+        breath = now + BREATH
+        try:
+            while waiting and now < breath and slot in self._consumers:
+                attempt = running[slot] = self.begin(waiting.popleft()[0])
+                outcome = await attempt.run(self.threads, task, now)
+                now = monotonic()
+                self._end(slot, attempt, outcome, now)
+                if attempt.leftover is not None:
+                    break
+        except Exception as error:  # noqa: BLE001  # a fault of ours must not strand the job
+            if attempt is not None:
+                outcome = Raised("internal_error", message_of(error), detail=detail_of(error))
+                self._end(slot, attempt, outcome, monotonic())
+        finally:
+            self._consumers.pop(slot, None)
+            if attempt is None or attempt.leftover is None:
+                self._free_slot(slot)
+            else:
+                self._free_slot_after(attempt.leftover, slot)
+
+    async def _run_alone(self, attempt: Attempt, run: RunAlone) -> None:
+        outcome = await run(attempt)
+        if self._alone is asyncio.current_task():
+            self._alone = None
+        self._end(ALONE, attempt, outcome, monotonic())
+
+    def _end(self, slot: int, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        if self.running.get(slot) is attempt:  # else it was given up, and told of then
+            del self.running[slot]
+            self.ended(attempt, outcome, now - attempt.began)
+
+    def _free_slot(self, slot: int) -> None:
+        self._free.append(slot)
+        self._start_consumers()
+        self.wake()
+
+    def _free_slot_after(self, thread: Future[Any], slot: int) -> None:
+        """A thread cannot be stopped: its slot stays taken until it ends."""
+        loop = asyncio.get_running_loop()
+
+        def ended(_: Future[Any]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed before the thread ended
+                loop.call_soon_threadsafe(self._free_slot, slot)
+
+        thread.add_done_callback(ended)
