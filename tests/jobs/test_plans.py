@@ -106,6 +106,15 @@ def fill(conn, count):
         conn.execute(FILL, {"rows": count, "ready": ready})
 
 
+def fill_lane(conn, lane, count):
+    conn.execute(
+        "insert into kept.job (lane, priority, ready, due_at, created_at, payload)"
+        " select %s, 0, true, now(), now(), '{\"to\":\"somebody@example.org\",\"subject\":\"an ordinary payload\"}'"
+        "   from generate_series(1, %s)",
+        [lane, count],
+    )
+
+
 async def busy_round(store, worker):
     """Claim a batch and settle it in all the ways there are; returns the plan of each statement."""
     wants = [Want(lane, priority, BATCH, 0) for priority in (10, 5, 0) for lane in (1, 2)]
@@ -142,8 +151,8 @@ async def check_plans(database, rows):
     for plan in many.values():
         assert_small(plan, most=2 * BATCH)
     claim_indexes = {scan["Index Name"] for scan in scans(many["claim"])}
-    assert {"job_claim", "job_pkey"} == claim_indexes
-    assert {scan["Index Name"] for scan in scans(many["survey"])} >= {"job_claim", "job_parked", "job_suspect"}
+    assert {"job_ready", "job_pkey"} == claim_indexes
+    assert {scan["Index Name"] for scan in scans(many["survey"])} >= {"job_ready", "job_parked", "job_suspect"}
     assert {scan["Index Name"] for scan in scans(many["claim_suspects"])} == {"job_suspect", "job_pkey"}
     for name, plan in many.items():  # a deeper tree, and no more than that
         assert buffers(plan) <= 2 * buffers(few[name]) + 100, (name, buffers(plan), buffers(few[name]))
@@ -176,13 +185,30 @@ async def test_a_floor_skips_the_dead_entries_under_a_held_snapshot(emptied):
     assert read[1] < 200 < read[0]
 
 
-async def test_a_claim_of_a_small_batch_is_hot(emptied):
+async def test_a_claim_prepared_when_all_jobs_were_of_one_lane_reads_nothing_of_another_that_fills_up(emptied):
+    with psycopg.connect(emptied, autocommit=True) as conn:
+        fill_lane(conn, 1, 20_000)
+        conn.execute("vacuum analyze kept.job")
+        async with explained(emptied) as store:
+            worker = await live(store, lease=600)
+            assert len((await store.step(worker, 0, [], [Want(1, 0, 10, 0)], 10)).claimed) == 10
+            read = buffers(store.plan())
+            floor = row(conn, "select max(id) + 1 id from kept.job")["id"]
+            fill_lane(conn, 2, 50_000)
+            fill_lane(conn, 1, 10)
+            assert len((await store.step(worker, 0, [], [Want(1, 0, 10, floor)], 10)).claimed) == 10
+            assert buffers(store.plan()) < 2 * read
+            assert {scan["Index Name"] for scan in scans(store.plan())} == {"job_ready", "job_pkey"}
+
+
+@pytest.mark.parametrize("most", [10, 100])
+async def test_a_claim_is_hot(emptied, most):
     with psycopg.connect(emptied, autocommit=True) as conn:
         fill(conn, 5_000)
         async with explained(emptied) as store:
             worker = await live(store, lease=600)
-            for _ in range(40):
-                assert len((await store.step(worker, 0, [], [Want(1, 0, 10, 0)], 10)).claimed) == 10
+            for _ in range(400 // most):
+                assert len((await store.step(worker, 0, [], [Want(1, 0, most, 0)], most)).claimed) == most
             await store.link.conn.execute("select pg_stat_force_next_flush()")
             await store.link.conn.execute("select 1")
         seen = row(conn, "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'job'")

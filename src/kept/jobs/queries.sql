@@ -90,8 +90,8 @@ update kept.job
                w(lane, priority, want, floor)
     cross join lateral (
            select id from kept.job
-            where lane = w.lane and priority = w.priority and ready and worker is null and id >= w.floor
-            order by id limit w.want
+            where lane = w.lane and priority = w.priority and ready and worker is null and id + 0 >= w.floor
+            order by id + 0 limit w.want       -- + 0: as in job_ready, the one index that serves this well
               for update skip locked) j
     where (select l.paused_until is null or l.paused_until <= kept.now()
              from kept.lane l where l.id = w.lane)      -- not a join: that could change the order of w
@@ -197,14 +197,14 @@ with recursive open_lane as materialized (
     cross join lateral (
            select priority, id from kept.job j
             where j.lane = w.lane and j.ready and j.worker is null
-            order by j.priority desc, j.id limit 1) f
+            order by j.priority desc, j.id + 0 limit 1) f
     where %(bottom)s)
   union all
   select b.lane, f.priority, f.id from bottom b
    cross join lateral (
           select priority, id from kept.job j
            where j.lane = b.lane and j.ready and j.worker is null and j.priority < b.priority
-           order by j.priority desc, j.id limit 1) f
+           order by j.priority desc, j.id + 0 limit 1) f
 )
 select 'promoted' as what, lane, priority, min(id) as id, count(*)::float8 as seconds
   from promoted group by lane, priority
