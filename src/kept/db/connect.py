@@ -18,6 +18,7 @@ _QUOTED = re.compile(r"""(?<!["'].)["'](?!.["']).*""")  # but not "=", which is 
 _NAMED = re.compile(r"%\((\w+)\)s")
 Row = Sequence[Any]
 Params = Mapping[str, object]
+Connection = psycopg.AsyncConnection[TupleRow]
 
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
@@ -65,7 +66,7 @@ def unavailable(error: psycopg.Error) -> Unavailable:
     return Unavailable(f"the database is not available: {text[:500]}")
 
 
-async def connect(database: str, *, name: str = "kept") -> psycopg.AsyncConnection[TupleRow]:
+async def connect(database: str, *, name: str = "kept") -> Connection:
     """An autocommit connection, or :class:`Unavailable` with a sentence."""
     try:
         return await psycopg.AsyncConnection.connect(conninfo(database, name=name), autocommit=True)
@@ -92,7 +93,7 @@ class Link:
     a transaction of its own with the settings inside, and nothing is prepared.
     """
 
-    def __init__(self, conn: psycopg.AsyncConnection[TupleRow], *, pooled: bool) -> None:
+    def __init__(self, conn: Connection, *, pooled: bool) -> None:
         self.conn = conn
         self.pooled = pooled
 
@@ -132,7 +133,7 @@ class Link:
         await self.conn.close()
 
 
-async def is_pooled(conn: psycopg.AsyncConnection[TupleRow]) -> bool:
+async def is_pooled(conn: Connection) -> bool:
     """Whether a pooler stands between us and the server: it makes up the process id it greets us with."""
     cursor = await conn.execute("select pg_backend_pid()")
     row = await cursor.fetchone()

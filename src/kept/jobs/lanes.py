@@ -15,6 +15,7 @@ from kept.jobs.model import Claimed, Lane
 from kept.jobs.store import Survey, Want
 
 QUICK = 0.010  # seconds: lanes whose attempts take longer are never prefetched
+LATE = 0.015  # seconds a commit may come after the id was drawn and still be found by the next claim
 INSTANT = 0.001  # seconds: lanes whose attempts take less gain nothing from running side by side
 AHEAD = 0.020  # seconds of work to hold in hand for a quick lane
 COLD_AFTER = 3  # claims in a row that found nothing
@@ -27,6 +28,9 @@ class LaneBook:
         self._lanes: dict[int, Lane] = {}
         self._declared: dict[int, Declaration] = {}
         self._floors: dict[tuple[int, int], int] = {}
+        self._rising: dict[
+            tuple[int, int], tuple[float, int, int]
+        ] = {}  # since when, the next floor, the highest claim
         self._misses: dict[tuple[int, int], int] = {}
         self._pace: dict[int, float] = {}
         self._turn = 0
@@ -94,17 +98,28 @@ class LaneBook:
             return 0
         return min(2 * batch, int(concurrency * AHEAD / max(pace, 1e-6)))
 
-    def claimed(self, wants: Collection[Want], jobs: Iterable[Claimed]) -> None:
-        """Raise the floors over what a claim brought; remember which entries brought nothing."""
-        found: set[tuple[int, int]] = set()
+    def claimed(self, wants: Collection[Want], jobs: Iterable[Claimed], now: float) -> None:
+        """Raise the floors over what a claim brought by *now*; remember which entries brought nothing."""
+        highest: dict[tuple[int, int], int] = {}
         for job in jobs:
             entry = (job.lane, job.priority)
-            found.add(entry)
-            if job.lane in self._lanes and job.id >= self._floors.get(entry, 0):
-                self._floors[entry] = job.id + 1
+            if job.id >= highest.get(entry, 0):
+                highest[entry] = job.id
+        for entry, id in highest.items():
+            if entry[0] in self._lanes:
+                self._raise(entry, id + 1, now)
         for want in wants:
             entry = (want.lane, want.priority)
-            self._misses[entry] = 0 if entry in found else self._misses.get(entry, 0) + 1
+            self._misses[entry] = 0 if entry in highest else self._misses.get(entry, 0) + 1
+
+    def _raise(self, entry: tuple[int, int], floor: int, now: float) -> None:
+        """A floor follows the claims at a distance: ids are drawn before they are committed, not always in turn."""
+        since, coming, top = self._rising.get(entry, (now, 0, 0))
+        top = max(top, floor)
+        if now - since >= LATE:
+            self._floors[entry] = max(self._floors.get(entry, 0), coming)
+            since, coming = now, top
+        self._rising[entry] = (since, coming, top)
 
     def finished(self, lane: int, seconds: Sequence[float]) -> None:
         """Attempts took this long: a slow one is believed at once, quickness has to be shown repeatedly."""
@@ -136,11 +151,14 @@ class LaneBook:
         """There may be work at *id* (by default: anywhere) in this lane and priority."""
         if entry[0] in self._lanes:
             self._floors[entry] = min(id, self._floors.get(entry, id))
+            self._rising.pop(entry, None)
             self._misses[entry] = 0
 
     def hinted(self, entry: tuple[int, int], *, deep: bool) -> None:
         """Somebody says there is work here; *deep*: look for it below the floor too."""
         if entry[0] in self._lanes:
+            if deep:
+                self._rising.pop(entry, None)
             self._floors[entry] = 0 if deep else self._floors.get(entry, 0)
             self._misses[entry] = 0
 

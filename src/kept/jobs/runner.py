@@ -122,7 +122,7 @@ class JobsRunner:
             self._setbacks += 1
             raise
         self._setbacks = 0
-        self.book.claimed(wants, stepped.claimed)
+        self.book.claimed(wants, stepped.claimed, monotonic())
         self.take(stepped.claimed)
         await self._settled(sent, stepped.lost)
         return len(stepped.claimed)

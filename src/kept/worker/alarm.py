@@ -13,6 +13,7 @@ from kept.worker import pacing
 from kept.worker.pacing import Pacing
 
 LONG_AGO = -1e9
+RESTED = 40  # passes: more than it takes to get to the longest sleep
 
 
 class Alarm:
@@ -27,6 +28,7 @@ class Alarm:
         self._streak = 0  # passes in a row that found nothing
         self._no_suspect_before = 0.0
         self._hints: set[tuple[int, int]] = set()
+        self._heard, self._counted_from = 0, LONG_AGO  # wake-ups within about a second
         self._woken = asyncio.Event()
 
     # --- being woken
@@ -45,7 +47,19 @@ class Alarm:
             lane, _, priority = payload.partition(":")
             with contextlib.suppress(ValueError):
                 self._hints.add((int(lane), int(priority)))
+            self._count()
         self.ring()
+
+    def _count(self) -> None:
+        now = monotonic()
+        if now > self._counted_from + 1.0:
+            self._heard, self._counted_from = 0, now
+        self._heard += 1
+
+    @property
+    def overwhelmed(self) -> bool:
+        """Whether wake-ups come so often that looking by ourselves is cheaper for everybody."""
+        return self._heard > pacing.MANY and monotonic() <= self._counted_from + 1.0
 
     def hint(self, book: LaneBook) -> None:
         """Look at every lane once more before going to sleep."""
@@ -95,6 +109,10 @@ class Alarm:
     def worked(self) -> None:
         """The pass found something to do."""
         self._streak = 0
+
+    def settle_down(self) -> None:
+        """There is nothing more to do, and whoever brings something will wake us: no need to look in between."""
+        self._streak = RESTED
 
     def next_idle(self) -> float:
         """How long to sleep after another pass that found nothing."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import psycopg
 from psycopg import sql
 
-from kept.db.connect import connect
+from kept.db.connect import Connection, connect
 from kept.db.queries import wake_channel
 from kept.errors import Unavailable
 from kept.worker.pacing import reconnect_delay
@@ -47,9 +47,32 @@ class Listener:
                     self.listening.set()
                     self._heard("")
                     failures = 0
-                    async for notification in conn.notifies():
-                        self._heard(notification.payload)
+                    await self._hear(conn)
             except (psycopg.Error, Unavailable, OSError):
                 self.listening.clear()
                 failures += 1
                 await asyncio.sleep(reconnect_delay(failures, random.random()))  # noqa: S311
+
+    async def _hear(self, conn: Connection) -> None:
+        """Pass on what comes until the connection ends.
+
+        By a reader on the socket, not by the driver's generator: a wake-up should take microseconds.
+        """
+        loop, wire = asyncio.get_running_loop(), conn.pgconn
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def read() -> None:
+            try:
+                wire.consume_input()
+                while (told := wire.notifies()) is not None:
+                    self._heard(told.extra.decode(errors="replace"))
+            except psycopg.Error as error:
+                loop.remove_reader(wire.socket)
+                if not ended.done():
+                    ended.set_exception(error)
+
+        loop.add_reader(wire.socket, read)
+        try:
+            await ended
+        finally:
+            loop.remove_reader(wire.socket)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LONG = 0.064  # seconds: a sleep worth asking to be woken from
+LONG = 0.008  # seconds: a sleep worth asking to be woken from
 FLAG_FOR = 15.0  # seconds a wish to be woken lasts
 FLAG_LEFT = 5.0  # seconds left of it when it is renewed
 BUSY_AFTER = 1.0  # seconds without a long sleep after which the wish is withdrawn
+MANY = 200  # wake-ups within a second after which it is withdrawn too: they cost those who enqueue
 SURVEY_BUSY = 0.25  # seconds between surveys while there is work
+SURVEY_LATEST = 1.0  # … and while one wake-up follows the other
 BOTTOM_EVERY = 0.5  # seconds between looks below the floors, at least
 BOTTOM_COST = 20  # … and at least so many times what the last one took
 RECONNECT_MAX = 5.0  # seconds between tries to reach the database

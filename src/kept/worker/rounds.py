@@ -88,11 +88,7 @@ class Rounds:
     async def promote(self, _budget: Budget) -> int:
         """Look around when it is time to: what came due, what lies below the floors, who died."""
         now = monotonic()
-        # A hint comes first: whoever wakes us wants the job started, not the surroundings explored.
-        every = 0.0 if self.alarm.resting and not self.alarm.hinted else pacing.SURVEY_BUSY
-        if self.alarm.look_for_lanes:
-            every = 0.0
-        if now - self._surveyed_at < every and pacing.until(*self.moments(), now=now) != 0.0:
+        if not self._survey_due(now):
             return 0
         bottom = pacing.bottom_allowed(now, self._bottom_at, self._bottom_cost)
         most = self.post.plan.settings.batch
@@ -102,6 +98,13 @@ class Rounds:
             self._bottom_at, self._bottom_cost = self._surveyed_at, self._surveyed_at - now
         await self._take_survey(survey, bottom=bottom)
         return survey.count
+
+    def _survey_due(self, now: float) -> bool:
+        if self.alarm.look_for_lanes or pacing.until(*self.moments(), now=now) == 0.0:
+            return True
+        # A hint comes first: whoever wakes us wants the job started, not the surroundings explored.
+        every = pacing.SURVEY_LATEST if self.alarm.hinted else 0.0 if self.alarm.resting else pacing.SURVEY_BUSY
+        return now - self._surveyed_at >= every
 
     async def _take_survey(self, survey: Survey, *, bottom: bool) -> None:
         self._survey = survey
@@ -113,15 +116,21 @@ class Rounds:
             self.post.newest_lane = max(self.post.newest_lane, survey.newest_lane)
             self._surveyed_at = LONG_AGO
             self.alarm.ring()
-        if self._flag_until and monotonic() - self.alarm.slept_at > pacing.BUSY_AFTER:
+        if self._flag_until and (self.alarm.overwhelmed or monotonic() - self.alarm.slept_at > pacing.BUSY_AFTER):
             self._flag_until = 0.0
             await self.post.store.awake(self.post.lease.worker)
+
+    @property
+    def will_be_woken(self) -> bool:
+        """Whether our wish to be woken stands and somebody listens for it."""
+        heard = self.listener is not None and self.listener.listening.is_set()
+        return heard and monotonic() < self._flag_until - pacing.FLAG_LEFT
 
     async def ask_to_be_woken(self) -> bool:
         """Make sure our wish to be woken stands; False if it was just expressed, so that one more look is due."""
         now = monotonic()
         deaf = self.listener is None or not self.listener.listening.is_set()
-        if deaf or now < self._flag_until - pacing.FLAG_LEFT:
+        if deaf or self.will_be_woken:
             return True
         fresh = now >= self._flag_until
         await self.post.store.sleep(self.post.lease.worker, self.post.book.ids, pacing.FLAG_FOR)
@@ -158,7 +167,11 @@ class Rounds:
         hinted = self.alarm.take_hints(self.post.book, deep=cheap)
         if self.alarm.resting and not hinted and not self.post.runner.has_settlements:
             return took  # the survey has just looked, and there was nothing
-        return took + await self.post.runner.step()
+        claimed = await self.post.runner.step()
+        if hinted and not claimed:  # the job may be due in a moment only
+            self._surveyed_at = LONG_AGO
+            self.alarm.ring()
+        return took + claimed
 
     async def drain_jobs(self, budget: Budget) -> int:
         """Tick mode: claim within the budget and wait for what was started."""

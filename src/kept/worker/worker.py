@@ -158,6 +158,8 @@ class Worker:
             if self._alarm.rhythm.busy > 0:  # else at once: handlers get their turn while the next step is under way
                 await self._alarm.pause(self._alarm.rhythm.busy, *self._rounds.moments())
         else:
+            if self._rounds.will_be_woken:
+                self._alarm.settle_down()
             delay = self._alarm.next_idle()
             if delay < pacing.LONG or await self._rounds.ask_to_be_woken():
                 await self._alarm.pause(delay, *self._rounds.moments())
