@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from uuid import UUID
+
+from msgspec import Struct, structs
 
 from kept.durations import Duration, duration
 from kept.errors import Refused
@@ -40,8 +41,7 @@ class Enqueues(Protocol):
     async def aenqueue_request(self, request: Request, tx: object | None) -> Job[Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What ``using`` was given, checked."""
 
     tx: object | None = None
@@ -54,8 +54,7 @@ class Options:
     headers: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R_co]):
+class Call(Struct, Generic[R_co], frozen=True):
     """A task with its arguments and options, checked: for ``enqueue_many``."""
 
     request: Request
@@ -102,18 +101,24 @@ class Enqueuer(Generic[P, R]):
         """The same task with options for its next job; what is left out stays as it was."""
         if delay is not None and due_at is not None:
             raise Refused("delay and due_at exclude each other", field="delay")
-        given = {
-            "tx": tx,
-            "delay": None if delay is None else duration(delay, field="delay").total_seconds(),
-            "due_at": None if due_at is None else _check_due(due_at),
-            "priority": None if priority is None else check_priority(priority),
-            "key": None if key is None else check_key(key),
-            "unique_for": None if unique_for is None else duration(unique_for, field="unique_for").total_seconds(),
-            "queue": None if queue is None else check_name(queue, what="queue", most=MOST_QUEUE),
-            "headers": encode_headers(headers),
-        }
-        changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return Enqueuer(self._app, self._declaration, replace(self._options, **changed))
+        given: dict[str, Any] = {}
+        if tx is not None:
+            given["tx"] = tx
+        if delay is not None:
+            given["delay"] = duration(delay, field="delay").total_seconds()
+        if due_at is not None:
+            given["due_at"] = _check_due(due_at)
+        if priority is not None:
+            given["priority"] = check_priority(priority)
+        if key is not None:
+            given["key"] = check_key(key)
+        if unique_for is not None:
+            given["unique_for"] = duration(unique_for, field="unique_for").total_seconds()
+        if queue is not None:
+            given["queue"] = check_name(queue, what="queue", most=MOST_QUEUE)
+        if headers is not None:
+            given["headers"] = encode_headers(headers)
+        return Enqueuer(self._app, self._declaration, structs.replace(self._options, **given))
 
     def _request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request:
         options = self._options

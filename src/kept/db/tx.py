@@ -1,24 +1,33 @@
 """The caller's own transaction: recognised, checked, and used for one operation.
 
-An operation is written once, as a generator that yields statements and receives rows (:data:`Steps`);
-:func:`run` and :func:`arun` drive it over a connection of either colour.
+An operation is written once, as a generator that yields statements, or rows to be copied, and receives rows
+(:data:`Steps`); :func:`run` and :func:`arun` drive it over a connection of either colour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, LiteralString, TypeVar
+from typing import Any, LiteralString, NamedTuple, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from kept.db.connect import Params
+from kept.db.connect import Params, numbered
 from kept.errors import Refused
 
 T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
-Steps = Generator[tuple[LiteralString, Params], Rows, T]
+
+
+class Copy(NamedTuple):
+    """Rows for COPY … FROM STDIN, as text. The answer is one row; none if this connection cannot copy now."""
+
+    statement: LiteralString
+    data: str
+
+
+Steps = Generator[tuple[LiteralString, Params] | Copy, Rows, T]
 
 SyncConnection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
@@ -47,12 +56,11 @@ def async_tx(tx: object) -> AsyncConnection:
 def run(conn: SyncConnection, steps: Steps[T]) -> T:
     """Drive *steps* over a sync connection."""
     # A cursor of our own class: the caller's connection may be set up to return dicts.
-    with psycopg.Cursor(conn, row_factory=tuple_row) as cursor:
+    with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
         try:
-            query, params = next(steps)
+            what = next(steps)
             while True:
-                cursor.execute(query, params)
-                query, params = steps.send(_fetched(cursor))
+                what = steps.send(_answer(cursor, what))
         except StopIteration as done:
             result: T = done.value
             return result
@@ -60,28 +68,55 @@ def run(conn: SyncConnection, steps: Steps[T]) -> T:
 
 async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
     """Drive *steps* over an async connection."""
-    async with psycopg.AsyncCursor(conn, row_factory=tuple_row) as cursor:
+    async with psycopg.AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
         try:
-            query, params = next(steps)
+            what = next(steps)
             while True:
-                await cursor.execute(query, params)
-                query, params = steps.send(await _afetched(cursor))
+                what = steps.send(await _aanswer(cursor, what))
         except StopIteration as done:
             result: T = done.value
             return result
 
 
+def _answer(cursor: psycopg.RawCursor[Any], what: tuple[LiteralString, Params] | Copy) -> Rows:
+    if isinstance(what, Copy):
+        if not _can_copy(cursor):
+            return []
+        with cursor.copy(what.statement) as copy:
+            copy.write(what.data)
+        return [()]
+    text, names = numbered(what[0])
+    cursor.execute(text, [what[1][name] for name in names])
+    return _fetched(cursor)
+
+
+async def _aanswer(cursor: psycopg.AsyncRawCursor[Any], what: tuple[LiteralString, Params] | Copy) -> Rows:
+    if isinstance(what, Copy):
+        if not _can_copy(cursor):
+            return []
+        async with cursor.copy(what.statement) as copy:
+            await copy.write(what.data)
+        return [()]
+    text, names = numbered(what[0])
+    await cursor.execute(text, [what[1][name] for name in names])
+    return await _afetched(cursor)
+
+
+def _can_copy(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> bool:
+    return cursor.connection.pgconn.pipeline_status == PipelineStatus.OFF
+
+
 # Not by asking for cursor.description: in a pipeline there is none before somebody fetches.
 
 
-def _fetched(cursor: psycopg.Cursor[Any]) -> Rows:
+def _fetched(cursor: psycopg.RawCursor[Any]) -> Rows:
     try:
         return cursor.fetchall()
     except psycopg.ProgrammingError as error:
         return _no_rows(error)
 
 
-async def _afetched(cursor: psycopg.AsyncCursor[Any]) -> Rows:
+async def _afetched(cursor: psycopg.AsyncRawCursor[Any]) -> Rows:
     try:
         return await cursor.fetchall()
     except psycopg.ProgrammingError as error:
@@ -106,7 +141,7 @@ def _foreign(tx: object) -> Refused:
 def _check_state(conn: SyncConnection | AsyncConnection) -> None:
     if conn.closed:
         raise Refused("tx: the connection is closed", field="tx")
-    status = conn.info.transaction_status
+    status = conn.pgconn.transaction_status
     if status == TransactionStatus.INERROR:
         raise Refused("tx: the transaction is aborted by an earlier error; roll it back first", field="tx")
     if conn.autocommit and status == TransactionStatus.IDLE:

@@ -39,16 +39,15 @@ class Signature:
         self._extra = None if extra is None else extra.name
         self._extra_decoder = _decoder(hints.get(extra.name, Any), task) if extra else None
         self._names = frozenset(p.name for p in named)
+        self._places = [p.name for p in named if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self._required = {p.name for p in named if p.default is p.empty}
         self._has_defaults = any(p.default is not p.empty for p in named)
         self._taken = given[0].name if takes_context else None
         self.result_type: Any = hints.get("return", Any)
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object], *, limit: int) -> str:
         """The payload of a call, such that a worker will be able to read it, or :class:`Refused`."""
-        try:
-            arguments = self._signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise Refused(f"task {self.task!r}: {error}") from None
+        arguments = self._bind(args, kwargs)
         if self._extra is not None:
             arguments |= arguments.pop(self._extra, {})
             if self._taken in arguments:
@@ -61,6 +60,18 @@ class Signature:
             raise
         self.decode(text)
         return text
+
+    def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, Any]:
+        """Arguments by name. The plain case by hand, ten times as fast; what is odd about the others Python knows."""
+        arguments: dict[str, Any] = dict(zip(self._places, args, strict=False))
+        arguments.update(kwargs)
+        named = len(args) <= len(self._places) and len(arguments) == len(args) + len(kwargs)
+        if named and self._required <= arguments.keys() <= self._names:
+            return arguments
+        try:
+            return dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise Refused(f"task {self.task!r}: {error}") from None
 
     def decode(self, payload: str) -> dict[str, Any]:
         """Keyword arguments for the handler. Absent ones are left to the handler's own defaults."""

@@ -4,30 +4,52 @@
 
 
 -- name: enqueue
--- One job in the caller's transaction; no row comes back when the lane does not exist yet.
-with new as (
-  insert into kept.job (lane, priority, ready, due_at, created_at, headers, payload)
-  select l.id, coalesce(%(priority)s::int, l.priority),
-         coalesce(%(due_at)s::timestamptz, kept.now() + %(delay)s * interval '1 second') <= kept.now(),
-         coalesce(%(due_at)s::timestamptz, kept.now() + %(delay)s * interval '1 second'),
-         kept.now(), %(headers)s::json, %(payload)s::json
-    from kept.lane l
-   where l.queue = %(queue)s and l.task = %(task)s
-  returning id, lane, priority, due_at, created_at
-)
-select new.id, true as created, new.due_at, new.created_at,
-       (select pg_notify('kept:wake', new.lane || ':' || new.priority)
-          from kept.sleeper s
-         where s.lane = new.lane and s.until > kept.now() and new.due_at <= kept.now() + interval '2 seconds'
-         limit 1) as woken
-  from new
+-- One job that is due now, in the caller's transaction; no row comes back when the lane does not exist yet.
+-- Everything in RETURNING, no WITH: the same in two steps takes half as long again.
+insert into kept.job as j (lane, priority, ready, due_at, created_at, headers, payload)
+select l.id, coalesce(%(priority)s::int, l.priority), true, kept.now(), kept.now(), %(headers)s::json, %(payload)s::json
+  from kept.lane l
+ where l.queue = %(queue)s::text and l.task = %(task)s::text
+returning j.id, (select pg_notify('kept:wake', j.lane || ':' || j.priority)
+                   from kept.sleeper s where s.lane = j.lane and s.until > kept.now() limit 1)
+
+
+-- name: enqueue_later
+-- One job that is due at some time; see `enqueue`.
+insert into kept.job as j (lane, priority, ready, due_at, created_at, headers, payload)
+select l.id, coalesce(%(priority)s::int, l.priority), d.due_at <= kept.now(), d.due_at, kept.now(),
+       %(headers)s::json, %(payload)s::json
+  from kept.lane l
+ cross join (select coalesce(%(due_at)s::timestamptz,
+                             kept.now() + %(delay)s::float8 * interval '1 second') as due_at) d
+ where l.queue = %(queue)s::text and l.task = %(task)s::text
+returning j.id, (select pg_notify('kept:wake', j.lane || ':' || j.priority)
+                   from kept.sleeper s
+                  where s.lane = j.lane and s.until > kept.now() and j.due_at <= kept.now() + interval '2 seconds'
+                  limit 1)
 
 
 -- name: lane_ids
--- The lanes of these tasks; those missing are made (and announced).
-select w.queue, w.task, coalesce(l.id, kept.lane_id(w.task, w.queue)) as id
+-- The lanes of these tasks and their priorities; those missing are made (and announced).
+select w.queue, w.task, coalesce(l.id, kept.lane_id(w.task, w.queue)) as id, l.priority
   from unnest(%(queues)s::text[], %(tasks)s::text[]) w(queue, task)
   left join kept.lane l on l.queue = w.queue and l.task = w.task
+
+
+-- name: reserve
+-- So many ids for jobs to be copied in, and the time they are written at.
+select kept.now(), array(select nextval('kept.job_id_seq') from generate_series(1, %(count)s::int))
+
+
+-- name: copy_jobs
+copy kept.job (id, lane, priority, ready, due_at, created_at, headers, payload) from stdin
+
+
+-- name: wake_sleepers
+-- Tell those who sleep that there is work in these lanes.
+select pg_notify('kept:wake', w.lane || ':' || w.priority)
+  from unnest(%(lanes)s::int[], %(priorities)s::int[]) w(lane, priority)
+ where exists (select from kept.sleeper s where s.lane = w.lane and s.until > kept.now())
 
 
 -- name: enqueue_many
