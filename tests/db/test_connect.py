@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from kept.db.connect import Link, array, connect, connect_sync, conninfo, is_pooled, unavailable
+from kept.db.connect import Link, array, connect, connect_sync, conninfo, is_pooled, numbered, numbers, unavailable
 from kept.db.embedded import Embedded
 from kept.errors import Misconfigured, Unavailable
 from support import eventually
@@ -196,3 +196,13 @@ async def test_an_array_comes_to_the_server_as_it_was(kind, values, database):
     [[came]] = await link.rows(f"select %(values)s::{kind}[]", {"values": array(values)})
     await link.close()
     assert came == values
+
+
+def test_named_parameters_are_numbered_once_each_and_percent_signs_are_plain():
+    query = "select %(b)s::int, %(a)s::text, %(b)s::int, 7 %% 2"
+    assert numbered(query) == ("select $1::int, $2::text, $1::int, 7 % 2", ("b", "a"))
+    assert numbered("select 1") == ("select 1", ())
+
+
+def test_whole_numbers_are_written_as_an_array():
+    assert [numbers(values) for values in ([], [1], [1, -2, 3])] == ["{}", "{1}", "{1, -2, 3}"]

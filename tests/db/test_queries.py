@@ -37,6 +37,12 @@ def test_a_package_s_statements_are_known_by_name():
     assert queries["clock"] == 'select "kept".now()'
 
 
+def test_a_statement_may_include_another():
+    queries = load("kept.jobs")
+    assert "-- include" not in queries["step"]
+    assert queries["claim"] in queries["step"]
+
+
 def test_an_unknown_statement_is_a_key_error():
     with pytest.raises(KeyError):
         load("kept.archive")["no_such_statement"]

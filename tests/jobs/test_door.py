@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import psycopg
 import pytest
 
 from kept.db.tx import arun, run
 from kept.jobs import door
+from kept.jobs.door import COPY_FROM
 from kept.jobs.model import Close
 from kernel import SQL, add, claim, job_row, lane_of, live, record, rows, states, stores
 from support import aeventually
@@ -100,6 +101,64 @@ def test_tickets_come_in_the_order_of_the_requests_and_so_do_ids(conn):
     for ticket, asked in zip(tickets, requests, strict=True):
         assert job_row(conn, ticket.id)["key"] == asked.key
         assert job_row(conn, ticket.id)["lane"] == lane_of(conn, asked.task)
+
+
+# --- copied in
+
+
+def all_kinds():
+    """As many requests as it takes to copy them, of every kind that has no key."""
+    odd = '{"text":"quote \\" back\\\\slash \\\\N \\\\. tab \\t line\\n, é😀 \\\\u0000"}'
+    kinds = [
+        {},
+        {"payload": odd},
+        {"headers": '{"traceparent":"00-\\\\-\\t"}'},
+        {"priority": -3},
+        {"delay": 90.0},
+        {"due_at": datetime(2200, 1, 1, 13, 30, 0, 5, tzinfo=timezone(timedelta(hours=5, minutes=30)))},
+        {"due_at": datetime(2000, 1, 1, tzinfo=UTC)},
+        {"task": "new"},
+        {"queue": "other"},
+    ]
+    return [request(**kinds[n % len(kinds)]) for n in range(COPY_FROM)]
+
+
+def stored(conn, tickets):
+    """What the table says of each, without what differs from one enqueue to the next."""
+    query = (
+        "select lane, priority, ready, date_trunc('hour', due_at), key, headers::text, payload::text, retry_of,"
+        " attempt, uncharged, suspect, worker, abs(extract(epoch from kept.now() - created_at)) < 60 as new"
+        " from kept.job where id = %s"
+    )
+    return [conn.execute(query, [ticket.id]).fetchone() for ticket in tickets]
+
+
+def test_jobs_that_are_copied_in_are_the_same_as_those_enqueued_one_by_one(conn):
+    lane_of(conn)
+    conn.execute("update kept.lane set priority = 7")
+    copied = enqueue_many(conn, *all_kinds())
+    single = [run(conn, door.enqueue(SQL, each)) for each in all_kinds()]
+    assert stored(conn, copied) == stored(conn, single)
+    assert None not in stored(conn, copied)
+    assert [ticket.id for ticket in copied] == sorted({ticket.id for ticket in copied})
+    assert all(ticket.created for ticket in copied)
+
+
+async def test_async_callers_copy_too_and_their_jobs_go_with_their_transaction(database, conn):
+    async with await psycopg.AsyncConnection.connect(database) as caller:
+        async with caller.transaction(force_rollback=True):
+            await arun(caller, door.enqueue_many(SQL, all_kinds()))
+        assert states(conn) == {}
+        tickets = await arun(caller, door.enqueue_many(SQL, all_kinds()))
+        await caller.commit()
+    assert sorted(states(conn)) == [ticket.id for ticket in tickets]
+
+
+def test_in_a_pipeline_where_nothing_can_be_copied_the_jobs_are_the_same(conn):
+    lane_of(conn)
+    with conn.pipeline():
+        piped = enqueue_many(conn, *all_kinds())
+    assert stored(conn, piped) == stored(conn, enqueue_many(conn, *all_kinds()))
 
 
 async def test_async_callers_get_the_same(database, conn):
@@ -297,8 +356,12 @@ def listener(database):
 
 ways = pytest.mark.parametrize(
     "put",
-    [enqueue, lambda conn, **options: enqueue_many(conn, request(**options), request(**options))],
-    ids=["enqueue", "enqueue_many"],
+    [
+        enqueue,
+        lambda conn, **options: enqueue_many(conn, request(**options), request(**options)),
+        lambda conn, **options: enqueue_many(conn, *[request(**options)] * COPY_FROM),
+    ],
+    ids=["enqueue", "enqueue_many", "copied"],
 )
 
 

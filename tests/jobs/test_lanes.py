@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kept.jobs.declaration import Declaration
-from kept.jobs.lanes import COLD_AFTER, QUICK, LaneBook
+from kept.jobs.lanes import COLD_AFTER, LATE, QUICK, LaneBook
 from kept.jobs.model import Claimed, Lane
 from kept.jobs.payload import Signature
 from kept.jobs.retry import Retry
@@ -62,6 +62,12 @@ def make_quick(book, lane, seconds=0.001):
         book.finished(lane, [seconds])
 
 
+def claimed(book, *jobs):
+    """Claims that brought *jobs*, until the floors have followed."""
+    for now in (0.0, LATE, 2 * LATE):
+        book.claimed([], jobs, now)
+
+
 def floors(book):
     return {(want.lane, want.priority): want.floor for want in book.wants(10, **ROOM)}
 
@@ -79,33 +85,53 @@ def test_a_new_lane_is_claimed_from_the_bottom():
 
 def test_a_claim_raises_the_floor_over_the_highest_id_it_brought():
     book = book_of(lane(1))
-    book.claimed(book.wants(10, **ROOM), [job(7), job(9), job(8)])
+    claimed(book, job(7), job(9), job(8))
     assert floors(book) == {(1, 0): 10}
+
+
+def test_a_floor_follows_the_claims_at_a_distance_so_that_a_late_commit_is_found():
+    book = book_of(lane(1))
+    book.claimed([], [job(9)], now=100.0)
+    book.claimed([], [job(19)], now=100.0 + LATE / 2)
+    assert floors(book) == {(1, 0): 0}
+    book.claimed([], [job(29)], now=100.0 + LATE)
+    book.claimed([], [job(39)], now=100.0 + 1.5 * LATE)
+    assert floors(book) == {(1, 0): 0}
+    book.claimed([], [job(49)], now=100.0 + 2 * LATE)
+    assert floors(book) == {(1, 0): 30}
+
+
+def test_a_floor_that_was_lowered_stays_until_claims_have_passed_it_again():
+    book = book_of(lane(1))
+    claimed(book, job(49))
+    book.lower((1, 0), 5)
+    book.claimed([], [job(59)], now=100.0)
+    assert floors(book) == {(1, 0): 5}
 
 
 def test_a_claim_below_the_floor_does_not_lower_it():
     book = book_of(lane(1))
-    book.claimed([], [job(9)])
-    book.claimed([], [job(3)])
+    claimed(book, job(9))
+    claimed(book, job(3))
     assert floors(book) == {(1, 0): 10}
 
 
 def test_priorities_of_a_lane_have_floors_of_their_own():
     book = book_of(lane(1))
-    book.claimed([], [job(9, priority=5), job(4, priority=-3)])
+    claimed(book, job(9, priority=5), job(4, priority=-3))
     assert floors(book) == {(1, 5): 10, (1, 0): 0, (1, -3): 5}
 
 
 def test_a_survey_lowers_floors_to_what_lies_below_and_never_raises_them():
     book = book_of(lane(1), lane(2))
-    book.claimed([], [job(9), job(9, lane=2)])
+    claimed(book, job(9), job(9, lane=2))
     book.surveyed(survey(ready={(1, 0): 4}, promoted={(2, 0): 50}), bottom=False)
     assert floors(book) == {(1, 0): 4, (2, 0): 10}
 
 
 def test_a_survey_of_the_bottom_teaches_priorities_and_forgets_those_nobody_uses():
     book = book_of(lane(1))
-    book.claimed([], [job(9, priority=5)])
+    claimed(book, job(9, priority=5))
     book.surveyed(survey(ready={(1, 7): 20}), bottom=True)
     assert floors(book) == {(1, 7): 20, (1, 0): 0}
 
@@ -121,7 +147,7 @@ def test_a_priority_that_brings_nothing_is_forgotten_in_the_end():
     book = book_of(lane(1))
     book.lower((1, 5))
     for _ in range(COLD_AFTER):
-        book.claimed(book.wants(10, **ROOM), [])
+        book.claimed(book.wants(10, **ROOM), [], 0.0)
     book.surveyed(survey(), bottom=True)
     assert floors(book) == {(1, 0): 0}
 
@@ -130,13 +156,13 @@ def test_news_of_a_lane_that_is_not_served_is_ignored():
     book = book_of(lane(1))
     book.lower((2, 0), 5)
     book.surveyed(survey(ready={(3, 0): 1}), bottom=True)
-    book.claimed([], [job(9, lane=4)])
+    claimed(book, job(9, lane=4))
     assert floors(book) == {(1, 0): 0}
 
 
 def test_lanes_that_stay_keep_their_floors_and_others_are_dropped():
     book = book_of(lane(1), lane(2))
-    book.claimed([], [job(9), job(9, lane=2)])
+    claimed(book, job(9), job(9, lane=2))
     book.serve([(lane(2), DECLARED), (lane(3), DECLARED)])
     assert floors(book) == {(2, 0): 10, (3, 0): 0}
     assert book.ids == [2, 3]
@@ -164,20 +190,20 @@ def test_a_lane_of_higher_priority_stays_first_whatever_the_turn():
 
 def test_busy_lanes_share_the_idle_slots():
     book = book_of(lane(1), lane(2), lane(3))
-    book.claimed(book.wants(9, **ROOM), [job(1), job(2, lane=2)])
+    book.claimed(book.wants(9, **ROOM), [job(1), job(2, lane=2)], 0.0)
     wants = asked(book.wants(9, **ROOM))
     assert wants == {1: 3, 2: 3, 3: 3}  # the third is asked as much until it has missed thrice
     for _ in range(COLD_AFTER):
-        book.claimed(book.wants(9, **ROOM), [job(5), job(6, lane=2)])
+        book.claimed(book.wants(9, **ROOM), [job(5), job(6, lane=2)], 0.0)
     assert asked(book.wants(9, **ROOM)) == {1: 5, 2: 5, 3: 1}
 
 
 def test_a_lane_that_went_quiet_is_asked_for_one_job_until_it_brings_something():
     book = book_of(lane(1))
     for _ in range(COLD_AFTER):
-        book.claimed(book.wants(10, **ROOM), [])
+        book.claimed(book.wants(10, **ROOM), [], 0.0)
     assert asked(book.wants(10, **ROOM)) == {1: 1}
-    book.claimed(book.wants(10, **ROOM), [job(3)])
+    book.claimed(book.wants(10, **ROOM), [job(3)], 0.0)
     assert asked(book.wants(10, **ROOM)) == {1: 10}
 
 

@@ -109,7 +109,7 @@ def fill(conn, count):
 def fill_lane(conn, lane, count):
     conn.execute(
         "insert into kept.job (lane, priority, ready, due_at, created_at, payload)"
-        " select %s, 0, true, now(), now(), '{\"to\":\"somebody@example.org\",\"subject\":\"an ordinary payload\"}'"
+        ' select %s, 0, true, now(), now(), \'{"to":"somebody@example.org","subject":"an ordinary payload"}\''
         "   from generate_series(1, %s)",
         [lane, count],
     )

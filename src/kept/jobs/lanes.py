@@ -56,6 +56,7 @@ class LaneBook:
         for lane, _ in served:
             self._floors.setdefault((lane.id, lane.priority), 0)
         self._floors = {entry: floor for entry, floor in self._floors.items() if entry[0] in self._lanes}
+        self._rising = {entry: rise for entry, rise in self._rising.items() if entry[0] in self._lanes}
 
     # --- claiming
 
@@ -114,10 +115,11 @@ class LaneBook:
 
     def _raise(self, entry: tuple[int, int], floor: int, now: float) -> None:
         """A floor follows the claims at a distance: ids are drawn before they are committed, not always in turn."""
+        self._floors.setdefault(entry, 0)
         since, coming, top = self._rising.get(entry, (now, 0, 0))
         top = max(top, floor)
         if now - since >= LATE:
-            self._floors[entry] = max(self._floors.get(entry, 0), coming)
+            self._floors[entry] = max(self._floors[entry], coming)
             since, coming = now, top
         self._rising[entry] = (since, coming, top)
 

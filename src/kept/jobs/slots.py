@@ -15,7 +15,7 @@ from kept.jobs.attempt import Attempt
 from kept.jobs.model import Claimed, Outcome, Raised
 from kept.jobs.text import detail_of, message_of
 
-BREATH = 0.001  # seconds a consumer may keep the loop before others get a turn
+BREATH = 0.0002  # seconds a consumer may keep the loop before others get a turn: the reply to a step needs several
 ALONE = 0  # the suspect's slot
 
 RunAlone = Callable[[Attempt], Awaitable[Outcome]]
@@ -38,6 +38,7 @@ class Slots:
     _deaf: set[asyncio.Task[None]] = field(default_factory=set)  # given up, still holding their slots
     _alone: asyncio.Task[None] | None = None
     _starting: int = 0  # consumers on their way to their first job
+    _breathing: int = 0  # consumers that let others have a turn
     _again: bool = False  # another look at what waits is under way
 
     def __post_init__(self) -> None:
@@ -102,7 +103,7 @@ class Slots:
         if self._free and more > 0:
             count = min(more, len(self._free))
             if self.is_quick(self.waiting[0][0].lane):
-                count = 0 if self._starting else 1
+                count = 0 if self._starting or self._breathing else 1
                 self._look_again()
             for _ in range(count):
                 self._starting += 1
@@ -119,14 +120,19 @@ class Slots:
         self._start_consumers()
 
     async def _consume(self, slot: int) -> None:
-        """Run waiting jobs, one after the other, for a moment: cheaper than a task for each."""
+        """Run waiting jobs until there are none: cheaper than a task for each."""
         self._starting -= 1
         task, running, waiting = self._consumers[slot], self.running, self.waiting
         attempt: Attempt | None = None
         now = monotonic()
         breath = now + BREATH
         try:
-            while waiting and now < breath and slot in self._consumers:
+            while waiting and slot in self._consumers:
+                if now > breath:
+                    await self._breathe()
+                    now = monotonic()
+                    breath = now + BREATH
+                    continue
                 attempt = running[slot] = self.begin(waiting.popleft()[0])
                 outcome = await attempt.run(self.threads, task, now)
                 now = monotonic()
@@ -143,6 +149,15 @@ class Slots:
                 self._free_slot(slot)
             else:
                 self._free_slot_after(attempt.leftover, slot)
+
+    async def _breathe(self) -> None:
+        """Let others have a turn; and if the next job then keeps us waiting, another consumer is to go on."""
+        self._breathing += 1
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._breathing -= 1
+        self._look_again()
 
     async def _run_alone(self, attempt: Attempt, run: RunAlone) -> None:
         outcome = await run(attempt)
