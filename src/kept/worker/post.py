@@ -127,7 +127,7 @@ class Post:
         Nobody is charged: handlers were told to stop, nothing died.
         """
         for each in await hand_back(self.store, lease.worker, started=()):
-            self.signals.report(each.signal("handed_back"))
+            self.signals.report(each.signal())
 
     async def close_lease(self) -> bool:
         """End the identity if nothing is in its name; False if that could not be done."""

@@ -7,7 +7,7 @@ from time import monotonic
 
 from kept.archive.rules import Retention
 from kept.archive.runner import upkeep
-from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired
+from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired, take_word
 from kept.jobs.store import Survey
 from kept.worker import pacing
 from kept.worker.alarm import LONG_AGO, Alarm
@@ -71,14 +71,14 @@ class Rounds:
     # --- reclaim
 
     async def reclaim(self, _budget: Budget) -> int:
-        """Take jobs back from workers whose lease ran out."""
+        """Take jobs back from workers whose lease ran out; tell what keepers took back."""
         if not self._survey.expired or monotonic() < self._next_reclaim:
             return 0
         scan = self.post.plan.settings.reclaim_scan.total_seconds()
         self._next_reclaim = monotonic() + scan * (0.9 + 0.2 * random.random())  # noqa: S311
         reclaimed = await reclaim_expired(self.post.store)
-        for each in reclaimed:
-            self.post.signals.report(each.signal("expired"))
+        for each in (*reclaimed, *await take_word(self.post.store)):
+            self.post.signals.report(each.signal())
         self._survey.expired = False
         self._surveyed_at = LONG_AGO
         return sum(each.jobs for each in reclaimed)
@@ -146,7 +146,7 @@ class Rounds:
         keep = Retention(settings.retention_done, settings.retention_failed, settings.retention_log)
         await upkeep(self.post.link.conn, settings.schema, keep)
         for each in await reclaim_abandoned(self.post.store):
-            self.post.signals.report(each.signal("orphaned"))
+            self.post.signals.report(each.signal())
         return 0
 
     # --- jobs
