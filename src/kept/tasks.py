@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
-from kept.durations import Duration, duration
+from kept.durations import Duration, duration, moment
 from kept.errors import Refused
 from kept.jobs.context import Context
 from kept.jobs.declaration import Declaration
@@ -25,7 +25,6 @@ R_co = TypeVar("R_co", covariant=True)
 MOST_QUEUE = 100
 MOST_TASK = 200
 MOST_PRIORITY = 1000
-LAST_YEAR = 9998
 
 
 class Enqueues(Protocol):
@@ -105,7 +104,7 @@ class Enqueuer(Generic[P, R]):
         given = {
             "tx": tx,
             "delay": None if delay is None else duration(delay, field="delay").total_seconds(),
-            "due_at": None if due_at is None else _check_due(due_at),
+            "due_at": None if due_at is None else moment(due_at, field="due_at"),
             "priority": None if priority is None else check_priority(priority),
             "key": None if key is None else check_key(key),
             "unique_for": None if unique_for is None else duration(unique_for, field="unique_for").total_seconds(),
@@ -177,16 +176,6 @@ def check_priority(priority: object) -> int:
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
         raise Refused(f"priority: {priority} is not between -{MOST_PRIORITY} and {MOST_PRIORITY}", field="priority")
     return priority
-
-
-def _check_due(due_at: object) -> datetime:
-    if not isinstance(due_at, datetime):
-        raise TypeError(f"due_at: expected a datetime, got {type(due_at).__name__}")
-    if due_at.tzinfo is None or due_at.utcoffset() is None:
-        raise Refused("due_at: has no time zone; say which one, for example datetime.now(UTC)", field="due_at")
-    if not 2 < due_at.year < LAST_YEAR:
-        raise Refused(f"due_at: the year {due_at.year} is not between 3 and {LAST_YEAR - 1}", field="due_at")
-    return due_at
 
 
 def _local_context(declaration: Declaration) -> Context:
