@@ -68,6 +68,7 @@ VARIABLES = (
     Variable("KEPT_BATCH", "batch", WHOLE, "jobs claimed and settled by one statement, at most"),
     Variable("KEPT_POLL_ONLY", "poll_only", FLAG, "do without LISTEN, as behind a transaction pooler"),
     Variable("KEPT_SHUTDOWN_GRACE", "grace", DURATION, "how long a stop waits for running jobs"),
+    Variable("KEPT_SPARE", "spare", FLAG, "a process that has loaded the App waits for jobs whose process died"),
     Variable("KEPT_LEASE", "lease", DURATION, "how long a silent worker keeps its jobs"),
     Variable("KEPT_RENEW", "renew", DURATION, "how often a worker extends its lease"),
     Variable("KEPT_RECLAIM_SCAN", "reclaim_scan", DURATION, "how often expired leases are looked for, ± 10 %"),

@@ -119,6 +119,14 @@ class KeeperRestarted(Signal, frozen=True, kw_only=True):
     exit_code: int | None
 
 
+class SpareReady(Signal, frozen=True, kw_only=True):
+    """A child process stands by, with the App loaded, to run suspects alone; loading took *duration* seconds."""
+
+    name: str
+    pid: int
+    duration: float
+
+
 # A keeper found its worker dead · a lease ran out · a worker gave up its lease · jobs of nobody we know: must not be.
 ReclaimReason = Literal["worker_died", "expired", "handed_back", "orphaned"]
 

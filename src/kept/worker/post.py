@@ -34,6 +34,7 @@ class Plan:
     settings: Settings
     database: str
     location: str | None = None  # where a child process finds the App
+    spare: bool = False  # have such a child stand by before it is needed
     kept: bool = True  # put a keeper beside the lease
     once: bool = False  # tick mode: budgets bind, and what was started is waited for
 
@@ -69,6 +70,8 @@ class Post:
             await self.link.close()
             raise
         self.runner = self._make_runner()
+        if self.alone is not None and self.plan.spare:
+            self.alone.keep_spare(self.name, self.signals)
         return self
 
     async def leave(self, *, closed: bool) -> None:
