@@ -65,17 +65,35 @@ async def test_a_keepers_word_is_left_with_what_it_gave_back_and_told_once(datab
         conn.execute("update kept.job set suspect = true, ready = false where id = %s", [made[0]])
         assert not (await one.survey([], bottom=False, most=9)).expired
         async with keeper.link.conn.transaction():
-            await hand_back_with_word(keeper, dead, made[:2], "worker_died")
+            await hand_back_with_word(keeper, dead, "dead", made[:2], "worker_died")
             assert not (await one.survey([], bottom=False, most=9)).expired
             assert await take_word(one) == []
         assert (await one.survey([], bottom=False, most=9)).expired
         async with one.link.conn.transaction():
             told = await take_word(one)
             assert await take_word(two) == []
-        assert told == [Reclaimed(dead, "dead", 3, 1, "worker_died")]
+        assert sorted(told) == [Reclaimed(dead, "dead", jobs, jobs - 1, "worker_died") for jobs in (1, 2)]
         assert not (await two.survey([], bottom=False, most=9)).expired
         assert await take_word(two) == []
     assert sorted(states(conn).values()) == ["failed", "pending", "pending"]
+
+
+async def test_what_had_started_is_back_before_the_rest_is_looked_for_and_the_rest_stays_uncharged(database, conn):
+    made = add(conn, 3)
+    async with stores(database, 2) as [keeper, other]:
+        dead, alive = await live(keeper, lease=100_000), await live(other, lease=100_000)
+        await claim(keeper, dead)
+        with conn.transaction():
+            conn.execute("select from kept.worker where id = %s for update", [dead])  # holds up the second half
+            giving = asyncio.create_task(hand_back_with_word(keeper, dead, "dead", made[:1], "worker_died"))
+            await blocked(conn, keeper)
+            assert ids(await other.claim_suspects(alive, 0, [1], 9)) == made[:1]
+            assert await reclaim_expired(other) == []
+        await giving
+    rest = rows(
+        conn, "select id, attempt - uncharged as charged, suspect from kept.job where worker is null order by id"
+    )
+    assert [(each["id"], each["charged"], each["suspect"]) for each in rest] == [(id, 0, False) for id in made[1:]]
 
 
 async def test_a_keeper_that_came_second_or_was_undone_leaves_no_word(database, conn, clock):
@@ -84,12 +102,12 @@ async def test_a_keeper_that_came_second_or_was_undone_leaves_no_word(database, 
         worker = await live(store, lease=10)
         await claim(store, worker)
         async with store.link.conn.transaction(force_rollback=True):
-            await hand_back_with_word(store, worker, [], "worker_died")
+            await hand_back_with_word(store, worker, "dead", [], "worker_died")
         assert await take_word(store) == []
         clock.advance("10s")
         [back] = await reclaim_expired(store)
         assert (back.jobs, back.reason) == (2, "expired")
-        await hand_back_with_word(store, worker, [], "worker_died")
+        await hand_back_with_word(store, worker, "dead", [], "worker_died")
         assert await take_word(store) == []
 
 

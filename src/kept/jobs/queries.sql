@@ -330,6 +330,19 @@ select j.id, j.lane, j.priority, j.attempt, j.uncharged, j.suspect, j.due_at, j.
    for update of j skip locked        -- a settlement in flight keeps its row: it is still the holder's to settle
 
 
+-- name: held
+-- What a dead worker holds of these, as `orphans` tells it: by id, so that nobody has to wait for a scan.
+select j.id, j.lane, j.priority, j.attempt, j.uncharged, j.suspect, j.due_at, j.created_at, j.claimed_at, j.key,
+       j.retry_of, j.headers::text, j.payload::text, j.worker,
+       l.queue, l.task, l.max_attempts, l.priority as lane_priority,
+       extract(epoch from l.retry_base)::float8 as retry_base, extract(epoch from l.retry_max)::float8 as retry_max
+  from unnest(%(ids)s::bigint[]) i(id)
+  join kept.job j on j.id = any(array[i.id])
+  join kept.lane l on l.id = j.lane
+ where j.worker = %(worker)s
+   for update of j skip locked
+
+
 -- name: abandoned
 -- Workers named by jobs although they are not live, or unknown: must not happen; looked for once an hour.
 select distinct j.worker from kept.job j

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
 from kept.jobs import rules
 from kept.jobs.model import Close, Park
-from kept.jobs.store import Decision, Store
+from kept.jobs.store import Decision, Orphan, Store
 from kept.signals import JobsReclaimed, ReclaimReason
 
 
@@ -48,11 +48,23 @@ async def hand_back(store: Store, worker: UUID, started: Collection[int]) -> lis
         return await _take_back(store, await store.lose(worker), "handed_back", started=frozenset(started))
 
 
-async def hand_back_with_word(store: Store, worker: UUID, started: Collection[int], reason: ReclaimReason) -> None:
-    """:func:`hand_back` for who cannot report: leaves word of it, so that a live worker does."""
+async def hand_back_with_word(
+    store: Store, worker: UUID, name: str, started: Collection[int], reason: ReclaimReason
+) -> None:
+    """:func:`hand_back` for who cannot report: leaves word of it, so that a live worker does.
+
+    What had started comes first and by its id: it must not wait until the rest is found in a long backlog. The lease
+    stands until then, so that nobody else takes the rest for started as well.
+    """
+    began = frozenset(started)
     async with store.link.conn.transaction():
-        for each in await _take_back(store, await store.lose(worker), reason, started=frozenset(started)):
+        told = await _put_back(store, {worker: name}, await store.held(worker, began), reason, began) if began else []
+        for each in told:
             await store.leave_word(*each)
+    async with store.link.conn.transaction():
+        for each in await _take_back(store, await store.lose(worker), reason, started=began):
+            if each.jobs or not told:
+                await store.leave_word(*each)
 
 
 async def take_word(store: Store) -> list[Reclaimed]:
@@ -65,15 +77,27 @@ async def _take_back(
 ) -> list[Reclaimed]:
     if not workers:
         return []
+    reclaimed = await _put_back(store, workers, await store.orphans(workers), reason, started)
+    await store.sweep(workers)
+    return reclaimed
+
+
+async def _put_back(
+    store: Store,
+    workers: Mapping[UUID, str],
+    orphans: Iterable[Orphan],
+    reason: ReclaimReason,
+    started: frozenset[int] | None,
+) -> list[Reclaimed]:
+    """Settle *orphans* of dead *workers* and wake whoever can take them."""
     decisions: dict[UUID, list[Decision]] = {worker: [] for worker in workers}
-    for job, lane in await store.orphans(workers):
+    for job, lane in orphans:
         began = started is None or job.id in started  # nobody can tell what a dead host had started: all of it
         draw = random.random()  # noqa: S311  # jitter, not a secret
         decisions[job.worker].append((job, rules.reclaim(job, lane, started=began, draw=draw)))
     for worker, decided in decisions.items():
         if decided:
             await store.settle(worker, decided)
-    await store.sweep(workers)
     for what in sorted({_wake_up(each) for decided in decisions.values() for each in decided} - {None}, key=str):
         await store.wake(str(what))
     return [

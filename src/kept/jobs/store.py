@@ -198,6 +198,11 @@ class Store:
         rows = await self.link.rows(self.sql["orphans"], {"workers": array(list(workers))})
         return [_orphan(row) for row in rows]
 
+    async def held(self, worker: UUID, ids: Collection[int]) -> list[Orphan]:
+        """Of *ids*, the jobs in the name of a dead *worker*, as :meth:`orphans` tells them."""
+        rows = await self.link.rows(self.sql["held"], {"worker": worker, "ids": array(list(ids))})
+        return [_orphan(row) for row in rows]
+
     async def leave_word(self, worker: UUID, name: str, jobs: int, failed: int, reason: str) -> None:
         """Have a live worker tell that *worker*'s jobs were taken back."""
         params = {"worker": worker, "name": name, "jobs": jobs, "failed": failed, "reason": reason}

@@ -98,7 +98,8 @@ class Keeper:
         reason: ReclaimReason = "handed_back" if self.board.left else "worker_died"
         while True:
             try:
-                await hand_back_with_word(await self._store(), self.orders.worker, self.board.started, reason)
+                store, orders = await self._store(), self.orders
+                await hand_back_with_word(store, orders.worker, orders.name, self.board.started, reason)
             except (Unavailable, psycopg.Error, OSError):
                 await self._drop_link()
                 if monotonic() > until:
