@@ -73,7 +73,12 @@ VARIABLES = (
     Variable("KEPT_RENEW", "renew", DURATION, "how often a worker extends its lease"),
     Variable("KEPT_RECLAIM_SCAN", "reclaim_scan", DURATION, "how often expired leases are looked for, ± 10 %"),
     Variable("KEPT_IDLE_MIN", "idle_min", DURATION, "first wait when there was nothing to do; doubles"),
-    Variable("KEPT_IDLE_MAX", "idle_max", DURATION, "longest wait when there was nothing to do"),
+    Variable(
+        "KEPT_IDLE_MAX",
+        "idle_max",
+        DURATION,
+        "longest wait when there was nothing to do; above 2s, delayed jobs may start late",
+    ),
     Variable("KEPT_IDLE_JITTER", "idle_jitter", DURATION, "random part of an idle wait, at most"),
     Variable("KEPT_BUSY_DELAY", "busy_delay", DURATION, "wait when there was something to do"),
     Variable("KEPT_ERROR_BACKOFF", "error_backoff", DURATION, "wait after a tick that failed"),

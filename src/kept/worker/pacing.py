@@ -9,6 +9,7 @@ FLAG_FOR = 15.0  # seconds a wish to be woken lasts
 FLAG_LEFT = 5.0  # seconds left of it when it is renewed
 BUSY_AFTER = 1.0  # seconds without a long sleep after which the wish is withdrawn
 SURVEY_BUSY = 0.25  # seconds between surveys while there is work
+SURVEY_HINTED = 0.015  # seconds until the next one after a wake-up that brought nothing to an idle worker
 BOTTOM_EVERY = 0.5  # seconds between looks below the floors, at least
 BOTTOM_COST = 20  # … and at least so many times what the last one took
 RECONNECT_MAX = 5.0  # seconds between tries to reach the database

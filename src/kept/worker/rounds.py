@@ -158,7 +158,11 @@ class Rounds:
         hinted = self.alarm.take_hints(self.post.book, deep=cheap)
         if self.alarm.resting and not hinted and not self.post.runner.has_settlements:
             return took  # the survey has just looked, and there was nothing
-        return took + await self.post.runner.step()
+        claimed = await self.post.runner.step()
+        if hinted and not claimed and not self.post.runner.in_hand:
+            # What we were woken for was taken by others, or is parked and due in a moment: soon look for that.
+            self._surveyed_at = min(self._surveyed_at, monotonic() - pacing.SURVEY_BUSY + pacing.SURVEY_HINTED)
+        return took + claimed
 
     async def drain_jobs(self, budget: Budget) -> int:
         """Tick mode: claim within the budget and wait for what was started."""
