@@ -80,6 +80,20 @@ def test_a_spare_that_a_job_kills_is_replaced_and_serves_the_next(fleet: Fleet, 
     assert worker.process.poll() is None
 
 
+def test_a_spare_that_dies_before_it_begins_says_nothing_against_the_job(fleet: Fleet, jobs: Jobs) -> None:
+    worker = fleet.start(**WITH_SPARE)
+    spare = worker.spare()
+    os.kill(spare, signal.SIGSTOP)  # it will be given the job and not read it
+    with jobs.conn.transaction():
+        job = jobs.enqueue("note")
+        jobs.conn.execute("update kept.job set suspect = true, ready = false where id = %s", [job])
+    eventually(lambda: jobs.state(job) == "running", what="the claim")
+    os.kill(spare, signal.SIGKILL)
+    assert jobs.settled(job)["attempt"] == 1
+    assert [effect.pid == spare for effect in fleet.effects("start", job)] == [False]
+    assert jobs.log(job) == []
+
+
 def test_a_spare_dies_with_its_worker_whatever_it_does(fleet: Fleet, jobs: Jobs) -> None:
     first = fleet.start()
     job = jobs.enqueue("hold_gil", seconds=60)

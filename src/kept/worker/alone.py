@@ -34,7 +34,8 @@ from kept.signals import Signals, SpareReady, Warned
 
 _PDEATHSIG = 1
 _LEAST_LINE = 64 * 1024 * 1024  # a job or a result on one line
-READY = b"ready\n"
+READY, BEGUN = b"ready\n", b"begun\n"
+TRIES = 3  # children for a job that none of them has begun
 STARTING = 60.0  # seconds for a child to load the App
 SETTLE_IN = 1.0  # seconds after a worker's start before its spare is started: the worker and its keeper come first
 QUICK = 5.0  # seconds: a spare that ends sooner is started again more slowly each time
@@ -93,6 +94,12 @@ class Child:
         with contextlib.suppress(ConnectionError):
             self._writer.write(msgspec.json.encode(what) + b"\n")
             await self._writer.drain()
+            return await self.hear()
+        return b""
+
+    async def hear(self) -> bytes:
+        """What it says next: one line, or less if it died."""
+        with contextlib.suppress(ConnectionError):
             return await self._reader.readline()
         return b""
 
@@ -123,13 +130,23 @@ class Alone:
         return await attempt.run_elsewhere(self._run(attempt), stop=self.kill)
 
     async def _run(self, attempt: Attempt) -> Outcome:
-        child = await self._ready()
+        child = await self._begun(Order(job=attempt.job, lane=attempt.lane))
         attempt.begin()  # not before: a task's time is not for starting processes
-        line = await child.ask(Order(job=attempt.job, lane=attempt.lane))
+        line = await child.hear()
         if not line.endswith(b"\n"):
             return Died(f"the process died: {await child.ended()}")
         outcome: Outcome = msgspec.json.decode(line, type=Outcome)
         return outcome
+
+    async def _begun(self, order: Order) -> Child:
+        """The child that has begun with *order*. One that dies before says nothing against the job."""
+        how = ""
+        for _ in range(TRIES):
+            child = await self._ready()
+            if await child.ask(order) == BEGUN:
+                return child
+            how = await child.ended()
+        raise NotStarted(f"the process to run this job alone ends before it begins: {how}")
 
     async def _ready(self) -> Child:
         """A child that has loaded the App; the one we have, if it lives."""
@@ -229,7 +246,10 @@ async def _serve(sock: socket.socket, limit: int) -> None:
     writer.write(READY)
     with ThreadPoolExecutor(max_workers=1) as threads:
         while line := await reader.readline():
-            outcome = await _outcome(registry, hello, msgspec.json.decode(line, type=Order), threads)
+            order = msgspec.json.decode(line, type=Order)
+            writer.write(BEGUN)
+            await writer.drain()
+            outcome = await _outcome(registry, hello, order, threads)
             writer.write(msgspec.json.encode(outcome) + b"\n")
             await writer.drain()
 
