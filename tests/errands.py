@@ -24,7 +24,8 @@ LOOK = 0.01
 
 def write(ctx: Context, event: str, **facts: object) -> None:
     """One effect: appended whole or not at all."""
-    line = {"job": ctx.job.id, "attempt": ctx.attempt, "pid": os.getpid(), "event": event, **facts}
+    about = {"job": ctx.job.id, "attempt": ctx.attempt, "pid": os.getpid(), "event": event}
+    line = {**about, "at": time.time(), **facts}
     ledger = os.open(os.environ["ERRANDS_LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(ledger, json.dumps(line).encode() + b"\n")
     os.close(ledger)

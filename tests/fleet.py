@@ -32,6 +32,7 @@ SETTINGS = {
     "KEPT_RECLAIM_SCAN": "500ms",
     "KEPT_LOG_FORMAT": "json",
     "KEPT_ERROR_BACKOFF": "1s",
+    "KEPT_SPARE": "off",  # a process less for every worker, in tests that are not about it
 }
 
 
@@ -89,6 +90,16 @@ class Member:
     def children(self) -> list[int]:
         """The processes it started itself."""
         return children_of(self.pid, self.mark)
+
+    def spare(self, other_than: int = 0) -> int:
+        """Wait until a process that has loaded the App stands by; needs ``KEPT_LOG_LEVEL=debug``."""
+
+        def ready() -> int:
+            said = self.lines("spare_ready")
+            return said[-1]["pid"] if said and said[-1]["pid"] != other_than else 0
+
+        with explained(self.log.read_text):
+            return eventually(ready, 30, what="a spare")
 
     @property
     def keeper(self) -> int:

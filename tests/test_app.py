@@ -437,3 +437,12 @@ def test_a_handlers_logger_writes_to_the_programs_own_log_and_names_the_job(capl
     assert "\n" not in line
     assert "amount=7" in line
     assert "task='tell'" in line
+
+
+def test_a_spare_is_for_workers_whose_command_was_told_where_the_app_is(database):
+    app = App(database)
+    assert not app.plan().spare
+    app.configure(app.settings, "tests.somewhere:app")
+    assert app.plan().spare
+    assert not app.plan(spare=False).spare
+    assert not app.plan(once=True).spare

@@ -151,6 +151,8 @@ class App(Client):
             settings=settings,
             database=self.database,
             location=self.location,
+            # Only where a command was told where the App is: a script that made it must not run again for a spare.
+            spare=settings.spare and self._location is not None and not once,
             kept=kept,
             once=once,
         )

@@ -43,6 +43,7 @@ class Settings:
     batch: int = 500
     poll_only: bool = False
     grace: timedelta = 30 * SECOND
+    spare: bool = True
 
     lease: timedelta = 60 * SECOND
     renew: timedelta = 15 * SECOND

@@ -1,9 +1,9 @@
-"""Durations as people write them: ``250ms``, ``60s``, ``10min``, ``24h``, ``7d``. Pure."""
+"""Durations as people write them: ``250ms``, ``60s``, ``10min``, ``24h``, ``7d``; and moments. Pure."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from kept.errors import Refused
 
@@ -22,6 +22,7 @@ _UNITS = {
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)")
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?\s*[a-z]+\s*)+")
 LONGEST = timedelta(days=3650)
+FIRST_YEAR, LAST_YEAR = 3, 9997  # a day of any zone in these years is one that the database takes
 
 
 def parse(text: str, *, field: str = "duration") -> timedelta:
@@ -56,6 +57,17 @@ def duration(value: object, *, field: str = "duration") -> timedelta:
         raise Refused(f"{field}: must not be negative", field=field)
     if value > LONGEST:
         raise Refused(f"{field}: is longer than ten years", field=field)
+    return value
+
+
+def moment(value: object, *, field: str) -> datetime:
+    """A moment from a caller: a datetime with a time zone, in a year that the database takes."""
+    if not isinstance(value, datetime):
+        raise TypeError(f"{field}: expected a datetime, got {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise Refused(f"{field}: has no time zone; say which one, for example datetime.now(UTC)", field=field)
+    if not FIRST_YEAR <= value.year <= LAST_YEAR:
+        raise Refused(f"{field}: the year {value.year} is not between {FIRST_YEAR} and {LAST_YEAR}", field=field)
     return value
 
 

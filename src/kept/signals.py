@@ -119,12 +119,24 @@ class KeeperRestarted(Signal, frozen=True, kw_only=True):
     exit_code: int | None
 
 
+class SpareReady(Signal, frozen=True, kw_only=True):
+    """A child process stands by, with the App loaded, to run suspects alone; loading took *duration* seconds."""
+
+    name: str
+    pid: int
+    duration: float
+
+
+# A keeper found its worker dead · a lease ran out · a worker gave up its lease · jobs of nobody we know: must not be.
+ReclaimReason = Literal["worker_died", "expired", "handed_back", "orphaned"]
+
+
 class JobsReclaimed(Signal, frozen=True, kw_only=True):
-    """A dead worker's jobs were taken back."""
+    """A dead worker's jobs were taken back: *failed* of them had no attempt left, the others are pending."""
 
     worker: str
     name: str
-    reason: Literal["expired", "handed_back", "orphaned"]
+    reason: ReclaimReason
     jobs: int
     failed: int
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from kept.durations import Duration, duration
+from kept.durations import Duration, duration, moment
 from kept.errors import Refused
 from kept.jobs.context import Context, Terms
 from kept.jobs.declaration import Declaration
@@ -26,7 +26,6 @@ R_co = TypeVar("R_co", covariant=True)
 MOST_QUEUE = 100
 MOST_TASK = 200
 MOST_PRIORITY = 1000
-LAST_YEAR = 9998
 
 
 class Enqueues(Protocol):
@@ -107,7 +106,7 @@ class Enqueuer(Generic[P, R]):
         if delay is not None:
             given["delay"] = duration(delay, field="delay").total_seconds()
         if due_at is not None:
-            given["due_at"] = _check_due(due_at)
+            given["due_at"] = moment(due_at, field="due_at")
         if priority is not None:
             given["priority"] = check_priority(priority)
         if key is not None:
@@ -182,16 +181,6 @@ def check_priority(priority: object) -> int:
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
         raise Refused(f"priority: {priority} is not between -{MOST_PRIORITY} and {MOST_PRIORITY}", field="priority")
     return priority
-
-
-def _check_due(due_at: object) -> datetime:
-    if not isinstance(due_at, datetime):
-        raise TypeError(f"due_at: expected a datetime, got {type(due_at).__name__}")
-    if due_at.tzinfo is None or due_at.utcoffset() is None:
-        raise Refused("due_at: has no time zone; say which one, for example datetime.now(UTC)", field="due_at")
-    if not 2 < due_at.year < LAST_YEAR:
-        raise Refused(f"due_at: the year {due_at.year} is not between 3 and {LAST_YEAR - 1}", field="due_at")
-    return due_at
 
 
 def _local_context(declaration: Declaration) -> Context:

@@ -18,9 +18,9 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from fleet import KEPT, Fleet, Jobs, Member
-from kept import App, Context, Refused, Retry
+from kept import App, Context, Defer, Refused, Retry
 from kept.config import Settings
-from kept.signals import ConnectionLost, ConnectionRestored, JobsReclaimed, LeaseRenewed, Signal
+from kept.signals import ConnectionLost, ConnectionRestored, JobsReclaimed, LeaseRenewed, RunnerFailed, Signal
 from proxy import Proxy, proxy_before
 from support import Clock, aeventually, eventually
 
@@ -86,6 +86,43 @@ async def test_a_due_time_that_workers_cannot_read_is_refused_by_python(database
     async with app:
         with pytest.raises(Refused, match="due_at"):
             await note.using(due_at=datetime(year, 1, 1, tzinfo=UTC)).aenqueue()
+
+
+@pytest.mark.parametrize("moment", ["0044-03-15 BC", "0001-06-01", "10000-01-01", "infinity", "-infinity"])
+def test_a_creation_time_that_workers_cannot_read_gets_into_no_job(conn: psycopg.Connection, moment: str) -> None:
+    conn.execute("select kept.enqueue('note')")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        conn.execute("update kept.job set created_at = %s::timestamptz", [moment])
+    with pytest.raises(psycopg.errors.CheckViolation):
+        conn.execute(
+            "insert into kept.job (lane, priority, ready, due_at, created_at, payload)"
+            " values (1, 0, true, kept.now(), %s::timestamptz, '{}')",
+            [moment],
+        )
+
+
+@pytest.mark.parametrize("year", [1, 9998, 9999])
+async def test_a_defer_to_a_moment_nobody_can_read_says_so_and_harms_no_other_job(
+    database: str, jobs: Jobs, year: int
+) -> None:
+    app = app_of(database)
+    failures = heard(app, RunnerFailed)
+
+    @app.task(retry=ONCE)
+    async def far() -> None:
+        raise Defer(datetime(year, 6, 1, tzinfo=UTC))
+
+    @app.task()
+    async def note() -> None: ...
+
+    async with app.worker():
+        ids = [jobs.enqueue("far"), jobs.enqueue("note")]
+        await all_in(jobs, "done", ids[1:])
+        await all_in(jobs, "failed", ids[:1])
+    ended = jobs.one(ids[0])
+    assert (ended["code"], ended["reason"]) == ("invalid_defer", "exhausted")
+    assert f"the year {year} is not between" in ended["message"]
+    assert not failures
 
 
 # --- handlers that end more than themselves

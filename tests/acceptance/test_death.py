@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
+import time
+import urllib.request
+from collections import Counter
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from fleet import Fleet, Jobs, Member, children_of
+from fleet import Fleet, Jobs, Member, children_of, explained
 from support import eventually
 
 pytestmark = pytest.mark.acceptance
 
 
-def test_a_killed_workers_job_runs_elsewhere_within_a_second_of_its_keepers_word(fleet: Fleet, jobs: Jobs) -> None:
+def test_a_killed_workers_job_runs_elsewhere_within_a_second_the_first_time_too(fleet: Fleet, jobs: Jobs) -> None:
+    first = fleet.start()
+    job = jobs.enqueue("hold", gate=str(fleet.gate()))
+    fleet.sees("start", job)
+    second = fleet.start(KEPT_SPARE="on", KEPT_LOG_LEVEL="debug")
+    spare = second.spare()
+    killed_at = time.time()
+    first.kill()
+    again = fleet.sees("start", job, count=2)[1]
+    fleet.gate().touch()
+    assert again.facts["at"] - killed_at < 1
+    assert again.pid == spare
+    assert jobs.settled(job)["attempt"] == 2
+    assert jobs.log(job) == ["requeued:stale"]
+
+
+def test_a_killed_workers_job_runs_elsewhere_without_a_spare_too(fleet: Fleet, jobs: Jobs) -> None:
     first = fleet.start()
     job = jobs.enqueue("hold", gate=str(fleet.gate()))
     fleet.sees("start", job)
@@ -22,8 +44,6 @@ def test_a_killed_workers_job_runs_elsewhere_within_a_second_of_its_keepers_word
     fleet.sees("start", job, count=2)
     fleet.gate().touch()
     ended = jobs.settled(job)
-    assert ended["attempt"] == 2
-    assert jobs.log(job) == ["requeued:stale"]
     given_back = jobs.value("select at from kept.job_log where job = %s", job)
     assert (ended["claimed_at"] - given_back).total_seconds() < 1
 
@@ -39,6 +59,46 @@ def test_a_keeper_tells_of_its_workers_death_at_once_and_is_gone_then(fleet: Fle
     given_back = jobs.value("select at from kept.job_log where job = %s", job)
     assert (given_back - killed_at).total_seconds() < 1
     eventually(lambda: keeper not in fleet.alive, what="the keeper's end")
+
+
+def test_what_a_keeper_gave_back_is_counted_by_one_of_the_others(fleet: Fleet, jobs: Jobs) -> None:
+    # The last attempt of a suspect, so that it fails when its worker dies; and two jobs that come back.
+    ports = free_ports(2)
+    others = [fleet.start("--metrics-port", str(port), "--queues", "elsewhere") for port in ports]
+    victim = fleet.start()
+    held = [jobs.enqueue("hold", gate=str(fleet.gate())) for _ in range(3)]
+    for job in held:
+        fleet.sees("start", job)
+    jobs.conn.execute("update kept.job set suspect = true, ready = false, attempt = 3 where id = %s", [held[0]])
+    victim.kill()
+    counted = {("worker_died", "pending"): 2.0, ("worker_died", "failed"): 1.0}
+    with explained(fleet.told):
+        eventually(lambda: reclaimed(ports) == counted, 20, what="the count in somebody's metrics")
+    said = [line for other in others for line in other.lines("jobs_reclaimed")]
+    assert [(line["name"].rpartition(":")[2], line["jobs"], line["failed"]) for line in said] == [
+        (str(victim.pid), 3, 1)
+    ]
+    assert jobs.state(held[0]) == "failed"
+    assert not jobs.value("select count(*) from kept.reclaim")
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as open_sockets:
+        sockets = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def reclaimed(ports: list[int]) -> dict[tuple[str, str], float]:
+    """The counter of reclaims, by reason and state, over all workers that serve metrics here."""
+    total: Counter[tuple[str, str]] = Counter()
+    for port in ports:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        for sample in (s for family in families for s in family.samples if s.name == "kept_jobs_reclaimed_total"):
+            total[sample.labels["reason"], sample.labels["state"]] += sample.value
+    return dict(total)
 
 
 def test_only_jobs_that_had_started_are_charged_for_a_death(fleet: Fleet, jobs: Jobs) -> None:

@@ -104,6 +104,7 @@ def samples() -> list[Signal]:
         signals.LeaseRenewed(name="w", count=4),
         signals.RenewalFailed(name="w", count=1),
         signals.KeeperRestarted(name="w", exit_code=-9),
+        signals.SpareReady(name="w", pid=4711, duration=0.4),
         signals.JobsReclaimed(worker="u", name="w", reason="expired", jobs=5, failed=1),
         signals.TickDone(duration=0.5, items=20),
         signals.RunnerFailed(runner="schedules", error="ValueError: x"),

@@ -100,8 +100,14 @@ def test_a_retry_is_what_comes_back_charged_and_nothing_else() -> None:
         (
             signals.JobsReclaimed(worker="u", name="w", reason="expired", jobs=5, failed=1),
             "kept_jobs_reclaimed_total",
-            {"reason": "expired"},
-            10,
+            {"reason": "expired", "state": "pending"},
+            8,
+        ),
+        (
+            signals.JobsReclaimed(worker="u", name="w", reason="worker_died", jobs=5, failed=1),
+            "kept_jobs_reclaimed_total",
+            {"reason": "worker_died", "state": "failed"},
+            2,
         ),
     ],
 )

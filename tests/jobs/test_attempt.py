@@ -207,7 +207,10 @@ async def test_a_defer_to_the_past_waits_a_moment_so_that_it_cannot_spin(threads
         assert outcome_of(Defer(delay), now=CLAIMED_AT) == Deferred(0.1)
 
 
-@pytest.mark.parametrize("delay", [5, "soon", None, CLAIMED_AT.replace(tzinfo=None), timedelta(seconds=-5)])
+@pytest.mark.parametrize(
+    "delay",
+    [5, "soon", None, CLAIMED_AT.replace(tzinfo=None), timedelta(seconds=-5), CLAIMED_AT.replace(year=9998), "11y"],
+)
 async def test_a_defer_that_makes_no_sense_is_a_failure_that_says_so(delay):
     outcome = outcome_of(Defer(delay), now=CLAIMED_AT)
     assert isinstance(outcome, Raised)

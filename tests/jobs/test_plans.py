@@ -120,6 +120,8 @@ async def busy_round(store, worker):
     wants = [Want(lane, priority, BATCH, 0) for priority in (10, 5, 0) for lane in (1, 2)]
     jobs = (await store.step(worker, 0, [], wants, BATCH)).claimed
     claim = store.plan()
+    assert len(await store.held(worker, [job.id for job in jobs])) == len(jobs)
+    held = store.plan()
     note = Note("failed", "boom", "it broke", "Traceback")
     kinds = [
         Close("done"),
@@ -134,7 +136,8 @@ async def busy_round(store, worker):
     suspects = await store.claim_suspects(worker, 0, [1, 2], 1)
     alone = store.plan()
     await store.settle(worker, [(job, Close("done")) for job in suspects])
-    return len(jobs), survey, {"claim": claim, "settle": settle, "survey": look, "claim_suspects": alone}
+    plans = {"claim": claim, "held": held, "settle": settle, "survey": look, "claim_suspects": alone}
+    return len(jobs), survey, plans
 
 
 async def check_plans(database, rows):

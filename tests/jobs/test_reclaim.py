@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from kept.jobs.model import Close, Park
-from kept.jobs.reclaim import hand_back, reclaim_abandoned, reclaim_expired
+from kept.jobs.reclaim import Reclaimed, hand_back, hand_back_with_word, reclaim_abandoned, reclaim_expired, take_word
 from kernel import add, blocked, claim, declare, ids, job_row, lane_of, live, record, row, rows, states, stores
 from support import eventually
 
@@ -54,6 +54,61 @@ async def test_a_keepers_word_charges_only_what_had_started(database, conn):
     assert {(job.attempt, job.charged) for job in innocent} == {(2, 1)}
     assert (suspect.id, suspect.attempt, suspect.charged) == (made[1], 2, 2)
     assert [each["job"] for each in rows(conn, "select job from kept.job_log")] == [made[1]]
+
+
+async def test_a_keepers_word_is_left_with_what_it_gave_back_and_told_once(database, conn):
+    made = add(conn, 3)
+    async with stores(database, 3) as [keeper, one, two]:
+        dead = await live(keeper, name="dead")
+        await declare(keeper, max_attempts=1)
+        await claim(keeper, dead)
+        conn.execute("update kept.job set suspect = true, ready = false where id = %s", [made[0]])
+        assert not (await one.survey([], bottom=False, most=9)).expired
+        async with keeper.link.conn.transaction():
+            await hand_back_with_word(keeper, dead, "dead", made[:2], "worker_died")
+            assert not (await one.survey([], bottom=False, most=9)).expired
+            assert await take_word(one) == []
+        assert (await one.survey([], bottom=False, most=9)).expired
+        async with one.link.conn.transaction():
+            told = await take_word(one)
+            assert await take_word(two) == []
+        assert sorted(told) == [Reclaimed(dead, "dead", jobs, jobs - 1, "worker_died") for jobs in (1, 2)]
+        assert not (await two.survey([], bottom=False, most=9)).expired
+        assert await take_word(two) == []
+    assert sorted(states(conn).values()) == ["failed", "pending", "pending"]
+
+
+async def test_what_had_started_is_back_before_the_rest_is_looked_for_and_the_rest_stays_uncharged(database, conn):
+    made = add(conn, 3)
+    async with stores(database, 2) as [keeper, other]:
+        dead, alive = await live(keeper, lease=100_000), await live(other, lease=100_000)
+        await claim(keeper, dead)
+        with conn.transaction():
+            conn.execute("select from kept.worker where id = %s for update", [dead])  # holds up the second half
+            giving = asyncio.create_task(hand_back_with_word(keeper, dead, "dead", made[:1], "worker_died"))
+            await blocked(conn, keeper)
+            assert ids(await other.claim_suspects(alive, 0, [1], 9)) == made[:1]
+            assert await reclaim_expired(other) == []
+        await giving
+    rest = rows(
+        conn, "select id, attempt - uncharged as charged, suspect from kept.job where worker is null order by id"
+    )
+    assert [(each["id"], each["charged"], each["suspect"]) for each in rest] == [(id, 0, False) for id in made[1:]]
+
+
+async def test_a_keeper_that_came_second_or_was_undone_leaves_no_word(database, conn, clock):
+    add(conn, 2)
+    async with stores(database) as [store]:
+        worker = await live(store, lease=10)
+        await claim(store, worker)
+        async with store.link.conn.transaction(force_rollback=True):
+            await hand_back_with_word(store, worker, "dead", [], "worker_died")
+        assert await take_word(store) == []
+        clock.advance("10s")
+        [back] = await reclaim_expired(store)
+        assert (back.jobs, back.reason) == (2, "expired")
+        await hand_back_with_word(store, worker, "dead", [], "worker_died")
+        assert await take_word(store) == []
 
 
 async def test_handing_back_twice_or_after_a_reclaim_does_nothing(database, conn, clock):

@@ -366,6 +366,7 @@ async def test_a_defer_is_not_charged_and_a_release_is_back_at_once(database, co
         Close("done", result='{"a":"\0"}'),
         Park(1.0, charged=True, note=Note("failed", "boom", "\0")),
         Park(1e300, charged=True),
+        Park(8000 * 366 * 86_400.0, charged=True),
     ],
 )
 async def test_one_bad_value_does_not_stop_the_others(bad, database, conn):

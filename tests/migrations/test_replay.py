@@ -97,6 +97,21 @@ def test_migrations_applied_one_release_at_a_time_make_the_same_schema(empty_dat
     assert catalog(empty_database) == catalog(other_database)
 
 
+def test_a_creation_time_that_nobody_can_read_is_mended_by_the_migration_that_forbids_it(empty_database, monkeypatch):
+    everything = migrate.migrations()
+    with connect(empty_database) as conn:
+        monkeypatch.setattr(migrate, "migrations", lambda: everything[:2])
+        migrate.apply(conn)
+        conn.execute("select kept.enqueue('send'), kept.enqueue('send')")
+        conn.execute("update kept.job set created_at = 'infinity' where id = 1")
+        monkeypatch.undo()
+        migrate.apply(conn)
+        assert conn.execute("select id from kept.job where created_at <= kept.now() order by id").fetchall() == [
+            (1,),
+            (2,),
+        ]
+
+
 @pytest.mark.parametrize("schema", ["order", "Tenant-7"])
 def test_a_schema_of_another_name_works_end_to_end(empty_database, schema):
     with connect(empty_database) as conn:

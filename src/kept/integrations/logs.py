@@ -51,6 +51,7 @@ LINES: Mapping[type[Signal], Line] = {
     signals.LeaseRenewed: _line("debug", "lease_renewed", signals.LeaseRenewed),
     signals.RenewalFailed: _line("warning", "lease_renewal_failed", signals.RenewalFailed),
     signals.KeeperRestarted: _line("warning", "keeper_restarted", signals.KeeperRestarted),
+    signals.SpareReady: _line("debug", "spare_ready", signals.SpareReady),
     signals.JobsReclaimed: _line("warning", "jobs_reclaimed", signals.JobsReclaimed),
     signals.TickDone: _line("debug", "tick_done", signals.TickDone),
     signals.RunnerFailed: _line("error", "runner_failed", signals.RunnerFailed),

@@ -121,7 +121,7 @@ class Metrics(Collector):
         self._codes = _Codes()
         self._workers: dict[str, str] = {}
         self._counts: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
-        self._reclaimed: defaultdict[str, int] = defaultdict(int)
+        self._reclaimed: defaultdict[tuple[str, str], int] = defaultdict(int)  # by reason and state
         self._runner_failures: defaultdict[str, int] = defaultdict(int)
         self._tick = Histogram()
         self.registry.register(self)
@@ -191,7 +191,8 @@ class Metrics(Collector):
             case signals.ConnectionLost():
                 self._counts["kept_connection_losses"] += 1
             case signals.JobsReclaimed():
-                self._reclaimed[signal.reason] += signal.jobs
+                self._reclaimed[signal.reason, "pending"] += signal.jobs - signal.failed
+                self._reclaimed[signal.reason, "failed"] += signal.failed
             case signals.RunnerFailed():
                 self._runner_failures[signal.runner] += 1
 
@@ -207,8 +208,8 @@ class Metrics(Collector):
         yield _counter(
             "kept_jobs_reclaimed",
             "Jobs taken back from dead workers",
-            ("reason",),
-            (((reason,), count) for reason, count in reclaimed.items()),
+            ("reason", "state"),
+            reclaimed.items(),
         )
         yield _counter(
             "kept_runner_failures",

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from kept.durations import duration
+from kept.durations import duration, moment
 from kept.errors import Defer, LeaseLost, Refused, Skip
 from kept.jobs.context import Context, Terms
 from kept.jobs.declaration import Declaration
@@ -160,9 +160,7 @@ def _deferred(error: Defer, now: datetime) -> Outcome:
     until = attribute_of(error, "delay")
     try:
         if isinstance(until, datetime):
-            if until.utcoffset() is None:
-                raise Refused("Defer: the time has no time zone")
-            delay = (until - now).total_seconds()
+            delay = (moment(until, field="Defer") - now).total_seconds()
         else:
             delay = duration(until, field="Defer").total_seconds()
     except (Refused, TypeError) as bad:

@@ -199,7 +199,8 @@ returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, c
 
 -- name: survey
 -- What a worker must know besides its own floors: promotes due jobs and tells, in rows of (what, lane, priority,
--- id, seconds): where ready jobs begin, when the next parked job or suspect is due, expired leases, the newest lane.
+-- id, seconds): where ready jobs begin, when the next parked job or suspect is due, whether there is anything to
+-- reclaim or to tell of it, the newest lane.
 with recursive open_lane as materialized (
   select id as lane from kept.lane
    where id = any(%(lanes)s::int[]) and (paused_until is null or paused_until <= kept.now())
@@ -247,6 +248,7 @@ union all
 union all
 select 'expired', null, null, null, null
  where exists (select from kept.worker where state = 'lost' or (state = 'live' and lease_until <= kept.now()))
+    or exists (select from kept.reclaim)
 union all
 select 'lanes', null, null, max(id), null from kept.lane
 
@@ -359,11 +361,36 @@ select j.id, j.lane, j.priority, j.attempt, j.uncharged, j.suspect, j.due_at, j.
    for update of j skip locked        -- a settlement in flight keeps its row: it is still the holder's to settle
 
 
+-- name: held
+-- What a dead worker holds of these, as `orphans` tells it: by id, so that nobody has to wait for a scan.
+select j.id, j.lane, j.priority, j.attempt, j.uncharged, j.suspect, j.due_at, j.created_at, j.claimed_at, j.key,
+       j.retry_of, j.headers::text, j.payload::text, j.worker,
+       l.queue, l.task, l.max_attempts, l.priority as lane_priority,
+       extract(epoch from l.retry_base)::float8 as retry_base, extract(epoch from l.retry_max)::float8 as retry_max
+  from unnest(%(ids)s::bigint[]) i(id)
+  join kept.job j on j.id = any(array[i.id])
+  join kept.lane l on l.id = j.lane
+ where j.worker = %(worker)s
+   for update of j skip locked
+
+
 -- name: abandoned
 -- Workers named by jobs although they are not live, or unknown: must not happen; looked for once an hour.
 select distinct j.worker from kept.job j
  where j.worker is not null
    and not exists (select from kept.worker w where w.id = j.worker and w.state = 'live')
+
+
+-- name: leave_word
+-- For a live worker to tell: whoever says this has no log and no metrics.
+insert into kept.reclaim (worker, name, reason, jobs, failed)
+values (%(worker)s, %(name)s, %(reason)s, %(jobs)s, %(failed)s)
+
+
+-- name: take_word
+-- Each word goes to one worker.
+delete from kept.reclaim where id = any(array(select id from kept.reclaim order by id for update skip locked))
+returning worker, name, jobs, failed, reason
 
 
 -- name: wake

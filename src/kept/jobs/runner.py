@@ -20,7 +20,7 @@ from kept.jobs.lanes import LaneBook
 from kept.jobs.model import DONE, NOTHING, Claimed, Completed, Leave, LostLease, Outcome, Park, Raised, Released
 from kept.jobs.reports import Finished
 from kept.jobs.slots import RunAlone, Slots
-from kept.jobs.store import Stepped, Store, Survey, Want
+from kept.jobs.store import Stepped, Store, Survey, Unacceptable, Want
 from kept.signals import Signals
 
 STALE_AFTER = 1.0  # seconds a claimed job may wait in hand before it is given back
@@ -273,7 +273,7 @@ class JobsRunner:
         while True:
             try:
                 return await self.store.step(worker, session, decisions, wants, most)
-            except psycopg.DataError:
+            except Unacceptable:
                 # A settlement the server refuses, or a reply we cannot read: then the claim behind it stands.
                 lost = await self.store.settle(worker, decisions)
                 return Stepped(await self.store.adopt(worker, [*self.known(), *(each.job.id for each in sent)]), lost)

@@ -14,6 +14,7 @@ from kept.db.queries import DEFAULT_SCHEMA, Queries, load
 from kept.jobs.model import DONE, Claimed, Close, Lane, Leave, Note, Park, Settlement
 
 Decision = tuple[Claimed, Settlement]
+Unacceptable = (psycopg.DataError, psycopg.IntegrityError)  # a value the server will refuse again
 
 
 class Want(NamedTuple):
@@ -85,7 +86,7 @@ class Store:
         try:
             async with self.link.conn.transaction():  # so that a refusal leaves the caller's transaction usable
                 return (await self.step(worker, -1, decisions, (), 0)).lost
-        except psycopg.DataError:
+        except Unacceptable:
             if len(decisions) == 1:
                 return await self.settle(worker, [_unrecordable(decisions[0])])
             middle = len(decisions) // 2
@@ -195,6 +196,20 @@ class Store:
         """The jobs in the names of dead *workers*, locked; those being settled right now are left out."""
         rows = await self.link.rows(self.sql["orphans"], {"workers": array(list(workers))})
         return [_orphan(row) for row in rows]
+
+    async def held(self, worker: UUID, ids: Collection[int]) -> list[Orphan]:
+        """Of *ids*, the jobs in the name of a dead *worker*, as :meth:`orphans` tells them."""
+        rows = await self.link.rows(self.sql["held"], {"worker": worker, "ids": array(list(ids))})
+        return [_orphan(row) for row in rows]
+
+    async def leave_word(self, worker: UUID, name: str, jobs: int, failed: int, reason: str) -> None:
+        """Have a live worker tell that *worker*'s jobs were taken back."""
+        params = {"worker": worker, "name": name, "jobs": jobs, "failed": failed, "reason": reason}
+        await self.link.rows(self.sql["leave_word"], params)
+
+    async def take_word(self) -> list[Sequence[Any]]:
+        """(worker, name, jobs, failed, reason) of what was taken back and not told yet: from now on ours to tell."""
+        return list(await self.link.rows(self.sql["take_word"]))
 
     # --- wake-ups
 

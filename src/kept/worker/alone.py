@@ -1,7 +1,7 @@
 """A child process for suspects: a job whose process died runs alone, so that its next death harms nobody else.
 
-One child per worker, started when the first suspect comes, used for one job at a time and started again when one
-kills it.
+One child per worker, used for one job at a time. It stands by with the App loaded, so that a take-over does not have to
+wait for imports; without a spare it is started when the first suspect comes. One that died is started again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,16 @@ from kept.jobs.model import Claimed, Deferred, Died, Lane, Outcome
 from kept.jobs.registry import Registry
 from kept.jobs.text import message_of
 from kept.loading import load
+from kept.signals import Signals, SpareReady, Warned
 
 _PDEATHSIG = 1
 _LEAST_LINE = 64 * 1024 * 1024  # a job or a result on one line
-READY = b"ready\n"
+READY, BEGUN = b"ready\n", b"begun\n"
+TRIES = 3  # children for a job that none of them has begun
 STARTING = 60.0  # seconds for a child to load the App
+SETTLE_IN = 1.0  # seconds after a worker's start before its spare is started: the worker and its keeper come first
+QUICK = 5.0  # seconds: a spare that ends sooner is started again more slowly each time
+SLOWEST = 60.0
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,79 +64,147 @@ class NotStarted(Error):
     code = "not_run"
 
 
+class Child:
+    """The parent's view of one child, from its start to its end."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls, limit: int) -> Child:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", "from kept.worker.alone import main; main()",
+                str(theirs.fileno()), str(limit), str(os.getpid()),
+                pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+        return cls(process, *await asyncio.open_connection(sock=ours, limit=_line(limit)))
+
+    @property
+    def alive(self) -> bool:
+        return self.process.returncode is None and not self._writer.is_closing()
+
+    async def ask(self, what: Hello | Order) -> bytes:
+        """Its answer: one line, or less if it died."""
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(msgspec.json.encode(what) + b"\n")
+            await self._writer.drain()
+            return await self.hear()
+        return b""
+
+    async def hear(self) -> bytes:
+        """What it says next: one line, or less if it died."""
+        with contextlib.suppress(ConnectionError):
+            return await self._reader.readline()
+        return b""
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+        self._writer.close()
+
+    async def ended(self) -> str:
+        """How it ended, in words."""
+        self.kill()
+        return _told(await self.process.wait())
+
+
 class Alone:
-    """The parent's side: runs attempts in the child, one at a time."""
+    """Runs attempts in the child, one at a time."""
 
     def __init__(self, location: str, *, database: str, schema: str, limit: int) -> None:
         self._hello = Hello(location=location, database=database, schema=schema, limit=limit)
-        self._process: asyncio.subprocess.Process | None = None
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._child: Child | None = None
+        self._starting = asyncio.Lock()
+        self._spare: asyncio.Task[None] | None = None
 
     async def run(self, attempt: Attempt) -> Outcome:
         """The attempt's outcome; Died if the child did not live to tell."""
         return await attempt.run_elsewhere(self._run(attempt), stop=self.kill)
 
     async def _run(self, attempt: Attempt) -> Outcome:
-        reader, writer = await self._child()
+        child = await self._begun(Order(job=attempt.job, lane=attempt.terms.lane))
         attempt.begin(monotonic())  # not before: a task's time is not for starting processes
-        line = await _ask(reader, writer, Order(job=attempt.job, lane=attempt.terms.lane))
+        line = await child.hear()
         if not line.endswith(b"\n"):
-            return Died(f"the process died: {await self._ended()}")
+            return Died(f"the process died: {await child.ended()}")
         outcome: Outcome = msgspec.json.decode(line, type=Outcome)
         return outcome
 
-    async def _child(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A child that has loaded the App; the one we have, if it lives."""
-        if self._process is not None and self._process.returncode is None and self._streams is not None:
-            return self._streams
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", "from kept.worker.alone import main; main()",
-                str(theirs.fileno()), str(self._hello.limit),
-                pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
-        reader, writer = self._streams = await asyncio.open_connection(sock=ours, limit=_line(self._hello.limit))
-        async with asyncio.timeout(STARTING):
-            line = await _ask(reader, writer, self._hello)
-        if line == READY:
-            return self._streams
-        why = line.decode().strip() or f"it ended: {await self._ended()}"
-        self.kill()
-        raise NotStarted(f"the process to run this job alone could not be started: {why}")
+    async def _begun(self, order: Order) -> Child:
+        """The child that has begun with *order*. One that dies before says nothing against the job."""
+        how = ""
+        for _ in range(TRIES):
+            child = await self._ready()
+            if await child.ask(order) == BEGUN:
+                return child
+            how = await child.ended()
+        raise NotStarted(f"the process to run this job alone ends before it begins: {how}")
 
-    async def _ended(self) -> str:
-        """How the child ended, in words."""
-        assert self._process is not None
-        self.kill()
-        code = await self._process.wait()
-        self._process = None
-        return _told(code)
+    async def _ready(self) -> Child:
+        """A child that has loaded the App; the one we have, if it lives."""
+        async with self._starting:
+            if self._child is not None and self._child.alive:
+                return self._child
+            child = self._child = await Child.start(self._hello.limit)
+            try:
+                async with asyncio.timeout(STARTING):
+                    line = await child.ask(self._hello)
+            except BaseException:
+                child.kill()
+                raise
+            if line == READY:
+                return child
+            why = line.decode().strip() or f"it ended: {await child.ended()}"
+            child.kill()
+            raise NotStarted(f"the process to run this job alone could not be started: {why}")
 
     def kill(self) -> None:
         """End the child, whatever it does."""
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+        if self._child is not None:
+            self._child.kill()
 
     async def close(self) -> None:
         """End the child and wait until it is gone."""
-        self.kill()
-        if self._process is not None:
-            await self._process.wait()
-            self._process = None
+        if self._spare is not None:
+            self._spare.cancel()
+            await asyncio.wait([self._spare])
+        if self._child is not None:
+            await self._child.ended()
 
+    # --- the spare
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: Hello | Order) -> bytes:
-    """The child's answer: one line, or less if it died."""
-    with contextlib.suppress(ConnectionError):
-        writer.write(msgspec.json.encode(what) + b"\n")
-        await writer.drain()
-        return await reader.readline()
-    return b""
+    def keep_spare(self, name: str, signals: Signals) -> None:
+        """From now on have a child stand by; it is started in the background, and again when it died."""
+        self._spare = asyncio.create_task(self._stand_by(name, signals))
+
+    async def _stand_by(self, name: str, signals: Signals) -> None:
+        """Not at a lower priority while it loads: a plain user could not give the priority back to it."""
+        delay, failures = SETTLE_IN, 0
+        while True:
+            await asyncio.sleep(delay)
+            failures = failures + 1 if await self._stood_by(name, signals) < QUICK else 0
+            delay = min(SLOWEST, 0.5 * 2**failures) if failures else 0.0
+
+    async def _stood_by(self, name: str, signals: Signals) -> float:
+        """Start a child unless there is one, and wait for its end; for how many seconds it was ready."""
+        began = monotonic()
+        try:
+            child = await self._ready()
+        except Exception as error:  # noqa: BLE001  # no process to be had, or no App in it: the worker goes on
+            signals.report(Warned(code="no_spare", message=message_of(error)))
+            return 0.0
+        ready = monotonic()
+        signals.report(SpareReady(name=name, pid=child.process.pid, duration=ready - began))
+        await child.process.wait()
+        return monotonic() - ready
 
 
 def _line(limit: int) -> int:
@@ -173,7 +246,10 @@ async def _serve(sock: socket.socket, limit: int) -> None:
     writer.write(READY)
     with ThreadPoolExecutor(max_workers=1) as threads:
         while line := await reader.readline():
-            outcome = await _outcome(registry, hello, msgspec.json.decode(line, type=Order), threads)
+            order = msgspec.json.decode(line, type=Order)
+            writer.write(BEGUN)
+            await writer.drain()
+            outcome = await _outcome(registry, hello, order, threads)
             writer.write(msgspec.json.encode(outcome) + b"\n")
             await writer.drain()
 
@@ -205,6 +281,8 @@ def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
 def main() -> None:
     """Entry point of the child."""
     die_with_parent()
+    if os.getppid() != int(sys.argv[3]):
+        os._exit(0)  # the worker was gone before we could ask to go with it
     for each in (signal.SIGINT, signal.SIGTERM):
         # Meant for the worker, which decides what becomes of the job. Not SIG_IGN: the handler's own children
         # would inherit that.

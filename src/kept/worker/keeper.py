@@ -21,8 +21,9 @@ import psycopg
 
 from kept.db.connect import Link
 from kept.errors import Unavailable
-from kept.jobs.reclaim import hand_back
+from kept.jobs.reclaim import hand_back_with_word
 from kept.jobs.store import Store
+from kept.signals import ReclaimReason
 from kept.worker.board import Board, clock
 
 LOOK = 0.2  # seconds between looks at the parent where the kernel cannot tell us
@@ -94,9 +95,11 @@ class Keeper:
     async def _hand_back(self) -> None:
         """Give everything back at once; keep trying for as long as the lease could last."""
         until = monotonic() + self.orders.lease
+        reason: ReclaimReason = "handed_back" if self.board.left else "worker_died"
         while True:
             try:
-                await hand_back(await self._store(), self.orders.worker, self.board.started)
+                store, orders = await self._store(), self.orders
+                await hand_back_with_word(store, orders.worker, orders.name, self.board.started, reason)
             except (Unavailable, psycopg.Error, OSError):
                 await self._drop_link()
                 if monotonic() > until:

@@ -11,6 +11,7 @@ BUSY_AFTER = 1.0  # seconds without a long sleep after which the wish is withdra
 MANY = 200  # wake-ups within a second after which it is withdrawn too: they cost those who enqueue
 SURVEY_BUSY = 0.25  # seconds between surveys while there is work
 SURVEY_LATEST = 1.0  # … and while one wake-up follows the other
+SURVEY_HINTED = 0.015  # seconds until the next one after a wake-up that brought nothing to an idle worker
 BOTTOM_EVERY = 0.5  # seconds between looks below the floors, at least
 BOTTOM_COST = 20  # … and at least so many times what the last one took
 RECONNECT_MAX = 5.0  # seconds between tries to reach the database

@@ -36,6 +36,7 @@ class Plan:
     settings: Settings
     database: str
     location: str | None = None  # where a child process finds the App
+    spare: bool = False  # have such a child stand by before it is needed
     kept: bool = True  # put a keeper beside the lease
     once: bool = False  # tick mode: budgets bind, and what was started is waited for
 
@@ -71,6 +72,8 @@ class Post:
             await self.link.close()
             raise
         self.runner = self._make_runner()
+        if self.alone is not None and self.plan.spare:
+            self.alone.keep_spare(self.name, self.signals)
         return self
 
     async def leave(self, *, closed: bool) -> None:
@@ -129,7 +132,7 @@ class Post:
         Nobody is charged: handlers were told to stop, nothing died.
         """
         for each in await hand_back(self.store, lease.worker, started=()):
-            self.signals.report(each.signal("handed_back"))
+            self.signals.report(each.signal())
 
     async def close_lease(self) -> bool:
         """End the identity if nothing is in its name; False if that could not be done."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from math import inf
 from time import monotonic
 
 from kept.archive.rules import Retention
 from kept.archive.runner import upkeep
-from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired
+from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired, take_word
 from kept.jobs.store import Survey
 from kept.worker import pacing
 from kept.worker.alarm import LONG_AGO, Alarm
@@ -31,6 +32,7 @@ class Rounds:
         self._surveyed_at = self._bottom_at = LONG_AGO
         self._bottom_cost = 0.0
         self._next_reclaim = self._next_upkeep = 0.0
+        self._look_at: float | None = None  # when a survey is due at the latest
         self._flag_until = 0.0  # until when our wish to be woken stands
 
     def tick(self) -> Tick:
@@ -59,10 +61,10 @@ class Rounds:
         self._next_reclaim = monotonic() + min(self.post.lease.seconds, 2 * pacing.RECONNECT_MAX)
 
     def moments(self) -> list[float | None]:
-        """When there is something to do: a job or a suspect that we could start is due, a lease ran out."""
+        """When there is something to do: a job or a suspect that we could start is due, a lease ran out, a look is."""
         suspect = self.alarm.suspect_at if self._does("jobs") and self._can_run_alone else None
         reclaim = self._next_reclaim if self._does("reclaim") and self._survey.expired else None
-        return [self.alarm.due_at, suspect, reclaim]
+        return [self.alarm.due_at, suspect, reclaim, self._look_at]
 
     def _does(self, runner: str) -> bool:
         chosen = self.post.plan.settings.tick_runners
@@ -71,14 +73,14 @@ class Rounds:
     # --- reclaim
 
     async def reclaim(self, _budget: Budget) -> int:
-        """Take jobs back from workers whose lease ran out."""
+        """Take jobs back from workers whose lease ran out; tell what keepers took back."""
         if not self._survey.expired or monotonic() < self._next_reclaim:
             return 0
         scan = self.post.plan.settings.reclaim_scan.total_seconds()
         self._next_reclaim = monotonic() + scan * (0.9 + 0.2 * random.random())  # noqa: S311
         reclaimed = await reclaim_expired(self.post.store)
-        for each in reclaimed:
-            self.post.signals.report(each.signal("expired"))
+        for each in (*reclaimed, *await take_word(self.post.store)):
+            self.post.signals.report(each.signal())
         self._survey.expired = False
         self._surveyed_at = LONG_AGO
         return sum(each.jobs for each in reclaimed)
@@ -93,7 +95,7 @@ class Rounds:
         bottom = pacing.bottom_allowed(now, self._bottom_at, self._bottom_cost)
         most = self.post.plan.settings.batch
         survey = await self.post.store.survey(self.post.book.ids, bottom=bottom, most=most)
-        self._surveyed_at = monotonic()
+        self._surveyed_at, self._look_at = monotonic(), None
         if bottom:
             self._bottom_at, self._bottom_cost = self._surveyed_at, self._surveyed_at - now
         await self._take_survey(survey, bottom=bottom)
@@ -155,7 +157,7 @@ class Rounds:
         keep = Retention(settings.retention_done, settings.retention_failed, settings.retention_log)
         await upkeep(self.post.link.conn, settings.schema, keep)
         for each in await reclaim_abandoned(self.post.store):
-            self.post.signals.report(each.signal("orphaned"))
+            self.post.signals.report(each.signal())
         return 0
 
     # --- jobs
@@ -168,9 +170,9 @@ class Rounds:
         if self.alarm.resting and not hinted and not self.post.runner.has_settlements:
             return took  # the survey has just looked, and there was nothing
         claimed = await self.post.runner.step()
-        if hinted and not claimed:  # the job may be due in a moment only
-            self._surveyed_at = LONG_AGO
-            self.alarm.ring()
+        if hinted and not claimed and self._does("promote"):
+            # What we were woken for was taken by others, or is parked and due in a moment: soon look for that.
+            self._look_at = min(self._look_at or inf, monotonic() + pacing.SURVEY_HINTED)
         return took + claimed
 
     async def drain_jobs(self, budget: Budget) -> int:
