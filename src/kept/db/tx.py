@@ -14,7 +14,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from kept.db.connect import Params
-from kept.errors import Refused
+from kept.db.migrate import READ_ONLY, too_old
+from kept.errors import Error, Refused, SchemaMismatch, Unavailable
 
 T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
@@ -22,6 +23,15 @@ Steps = Generator[tuple[LiteralString, Params], Rows, T]
 
 SyncConnection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
+
+# Said about statements of ours, so it is a table, a column or a function of ours that is not there.
+_MISSING = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.InvalidSchemaName,
+)
+_READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 
 
 def sync_tx(tx: object) -> SyncConnection:
@@ -56,6 +66,8 @@ def run(conn: SyncConnection, steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+        except (*_MISSING, _READ_ONLY) as error:
+            raise _in_our_words(error, conn.info.server_version) from error
 
 
 async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
@@ -69,6 +81,21 @@ async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+        except (*_MISSING, _READ_ONLY) as error:
+            raise _in_our_words(error, conn.info.server_version) from error
+
+
+def _in_our_words(error: psycopg.Error, version: int) -> Error:
+    """What the caller can do about a database that is not the one our statements are written for."""
+    old = too_old(version // 10_000)
+    if old is not None:
+        return old
+    if isinstance(error, _READ_ONLY):
+        return Unavailable(READ_ONLY)
+    return SchemaMismatch(
+        "the schema is not set up in this database, or older than this code needs "
+        f"({error.diag.message_primary}); run `kept migrate`"
+    )
 
 
 # Not by asking for cursor.description: in a pipeline there is none before somebody fetches.
