@@ -66,8 +66,11 @@ def run(conn: SyncConnection, steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
-        except (*_MISSING, _READ_ONLY) as error:
-            raise _in_our_words(error, conn.info.server_version) from error
+        except psycopg.Error as error:
+            ours = _in_our_words(error, conn.info)
+            if ours is None:
+                raise
+            raise ours from error
 
 
 async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
@@ -81,21 +84,25 @@ async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
-        except (*_MISSING, _READ_ONLY) as error:
-            raise _in_our_words(error, conn.info.server_version) from error
+        except psycopg.Error as error:
+            ours = _in_our_words(error, conn.info)
+            if ours is None:
+                raise
+            raise ours from error
 
 
-def _in_our_words(error: psycopg.Error, version: int) -> Error:
-    """What the caller can do about a database that is not the one our statements are written for."""
-    old = too_old(version // 10_000)
-    if old is not None:
-        return old
-    if isinstance(error, _READ_ONLY):
+def _in_our_words(error: psycopg.Error, server: psycopg.ConnectionInfo) -> Error | None:
+    """What is wrong with this database as a whole, if that is what *error* is about."""
+    if isinstance(error, _MISSING):
+        return too_old(server.server_version // 10_000) or SchemaMismatch(
+            "the schema is not set up in this database, or older than this code needs "
+            f"({error.diag.message_primary}); run `kept migrate`"
+        )
+    # A standby may stumble over our unlogged table before it finds that we want to write.
+    standby = server.parameter_status("in_hot_standby") == "on"
+    if isinstance(error, _READ_ONLY) or (standby and isinstance(error, psycopg.errors.FeatureNotSupported)):
         return Unavailable(READ_ONLY)
-    return SchemaMismatch(
-        "the schema is not set up in this database, or older than this code needs "
-        f"({error.diag.message_primary}); run `kept migrate`"
-    )
+    return None
 
 
 # Not by asking for cursor.description: in a pipeline there is none before somebody fetches.

@@ -78,9 +78,10 @@ class Keeper:
             return LOOK
         sent_at = clock()
         try:
+            store = await self._store()  # takes its own time: the first of several hosts may be dead and silent
             # A connection that swallows what we say may be the only one that does: a new one is soon tried.
             async with asyncio.timeout(max(PATIENCE, self.orders.lease / 4)):
-                alive = await (await self._store()).renew(self.orders.worker, self.orders.lease)
+                alive = await store.renew(self.orders.worker, self.orders.lease)
         except (Unavailable, psycopg.Error, OSError):
             self.board.failed()
             await self._drop_link()
