@@ -16,7 +16,7 @@ from kept import App, Unavailable
 from kept.config import Settings
 from kept.db import migrate
 from kept.db.embedded import Embedded
-from standby import Pair, pair, place
+from standby import OPTIONS, Pair, pair, place
 from support import eventually
 
 pytestmark = pytest.mark.acceptance
@@ -37,6 +37,15 @@ def servers(tmp_path: Path) -> Iterator[Pair]:
     """A pair of the test's own."""
     with pair(tmp_path / "pair") as servers:
         yield servers
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Iterator[Embedded]:
+    """A server without a standby."""
+    with Embedded(tmp_path / "pg", options=OPTIONS) as server:
+        with psycopg.connect(server.url(), autocommit=True) as conn:
+            migrate.apply(conn)
+        yield server
 
 
 @contextmanager
@@ -183,19 +192,17 @@ def test_a_claim_that_was_not_replicated_is_given_up_and_its_job_runs_under_a_ne
 # --- a database that turns read-only under a worker
 
 
-def test_a_session_that_turns_read_only_is_left_until_it_takes_writes_again(tmp_path: Path) -> None:
-    with Embedded(tmp_path / "pg", options={"fsync": "off"}) as server, jobs_of(server) as jobs:
-        migrate.apply(jobs.conn)
-        with fleet_of(server.url(), tmp_path, **LONG) as fleet:
-            worker = fleet.start()
-            jobs.settled(jobs.enqueue("note"))
-            _read_only(jobs, "on")
-            eventually(lambda: READ_ONLY in errors(worker), 30, what="a worker that says what is wrong")
-            assert not worker.lines("runner_failed")
-            _read_only(jobs, "off")
-            worker.says("connection_restored", 60)
-            jobs.settled(jobs.enqueue("note"))
-            assert not worker.lines("worker_fenced")
+def test_a_session_that_turns_read_only_is_left_until_it_takes_writes_again(single: Embedded, tmp_path: Path) -> None:
+    with jobs_of(single) as jobs, fleet_of(single.url(), tmp_path, **LONG) as fleet:
+        worker = fleet.start()
+        jobs.settled(jobs.enqueue("note"))
+        _read_only(jobs, "on")
+        eventually(lambda: READ_ONLY in errors(worker), 30, what="a worker that says what is wrong")
+        assert not worker.lines("runner_failed")
+        _read_only(jobs, "off")
+        worker.says("connection_restored", 60)
+        jobs.settled(jobs.enqueue("note"))
+        assert not worker.lines("worker_fenced")
 
 
 def _read_only(jobs: Jobs, value: str) -> None:
@@ -214,11 +221,14 @@ def silent_host() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_a_keeper_gets_past_a_host_that_is_silent_however_short_the_lease(lasting: Pair, tmp_path: Path) -> None:
-    host, port = place(lasting.primary)
+@pytest.mark.parametrize("limit", ["", "&connect_timeout=2"], ids=["default", "2s"])
+def test_a_keeper_gets_past_a_host_that_is_silent_however_short_the_lease(
+    single: Embedded, tmp_path: Path, limit: str
+) -> None:
+    host, port = place(single)
     with silent_host() as silent:
-        url = f"postgresql://postgres@/postgres?host=127.0.0.1,{host}&port={silent},{port}&connect_timeout=2"
-        with fleet_of(url, tmp_path, KEPT_LEASE="6s", KEPT_RENEW="500ms") as fleet, jobs_of(lasting.primary) as jobs:
+        url = f"postgresql://postgres@/postgres?host=127.0.0.1,{host}&port={silent},{port}{limit}"
+        with fleet_of(url, tmp_path, KEPT_LEASE="6s", KEPT_RENEW="500ms") as fleet, jobs_of(single) as jobs:
             worker = fleet.start()
             jobs.renewed()
             job = jobs.enqueue("hold", gate=str(fleet.gate()))
@@ -229,4 +239,3 @@ def test_a_keeper_gets_past_a_host_that_is_silent_however_short_the_lease(lastin
             fleet.gate().touch()
             assert jobs.settled(job)["attempt"] == 1
             assert not worker.lines("worker_fenced")
-            jobs.conn.execute("truncate kept.history")
