@@ -12,35 +12,38 @@ declare
   -- Whoever settled it may have read the clock a moment after us.
   soon timestamptz := kept.now() + interval '1 hour';
   home text := (select relnamespace::regnamespace from pg_class where oid = 'kept.history'::regclass);
-  look text := 'select (h::kept.history).* from %s.%I h where h.id = $1 order by h.settled_at desc limit 1';
+  look text := 'select (h::kept.history).* from %s h where h.id = $1 order by h.settled_at desc limit 1';
+  seen oid[] := '{}';
   part record;
   met kept.history;
   newest kept.history;
 begin
   for part in
-    select p.name, p.ends_at
+    select to_regclass(format('%s.%I', home, p.name)) as name, p.ends_at
       from kept.partition p
      where p.parent in ('history_done', 'history_failed') and p.starts_at < soon
     union all
-    values ('history_done_default', timestamptz 'infinity'), ('history_failed_default', 'infinity')
+    values ('kept.history_done_default'::regclass, timestamptz 'infinity'),
+           ('kept.history_failed_default'::regclass, 'infinity')
      order by ends_at desc
   loop
     exit when part.ends_at <= newest.settled_at;
-    execute format(look, home, part.name) into met using the_id;
+    continue when part.name is null;   -- dropped by hand
+    execute format(look, part.name) into met using the_id;
+    seen := seen || part.name::oid;
     if met.settled_at > coalesce(newest.settled_at, '-infinity') then
       newest := met;
     end if;
   end loop;
   if newest.id is null then
     for part in
-      select c.oid, c.relname as name
+      select i.inhrelid::regclass as name
         from pg_inherits i
-        join pg_class c on c.oid = i.inhrelid
-        left join kept.partition p on p.name = c.relname and p.starts_at < soon
-       where i.inhparent in ('kept.history_done'::regclass, 'kept.history_failed'::regclass) and p.name is null
+       where i.inhparent in ('kept.history_done'::regclass, 'kept.history_failed'::regclass)
+         and i.inhrelid <> all(seen)
     loop
-      continue when pg_relation_size(part.oid) = 0;
-      execute format(look, home, part.name) into met using the_id;
+      continue when pg_relation_size(part.name) = 0;
+      execute format(look, part.name) into met using the_id;
       if met.settled_at > coalesce(newest.settled_at, '-infinity') then
         newest := met;
       end if;
