@@ -14,8 +14,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from kept.db.connect import Params
-from kept.db.migrate import READ_ONLY, too_old
-from kept.errors import Error, Refused, SchemaMismatch, Unavailable
+from kept.db.unfit import in_our_words
+from kept.errors import Refused
 
 T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
@@ -23,15 +23,6 @@ Steps = Generator[tuple[LiteralString, Params], Rows, T]
 
 SyncConnection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
-
-# Said about statements of ours, so it is a table, a column or a function of ours that is not there.
-_MISSING = (
-    psycopg.errors.UndefinedTable,
-    psycopg.errors.UndefinedColumn,
-    psycopg.errors.UndefinedFunction,
-    psycopg.errors.InvalidSchemaName,
-)
-_READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 
 
 def sync_tx(tx: object) -> SyncConnection:
@@ -67,7 +58,7 @@ def run(conn: SyncConnection, steps: Steps[T]) -> T:
             result: T = done.value
             return result
         except psycopg.Error as error:
-            ours = _in_our_words(error, conn.info)
+            ours = in_our_words(error, conn.info)
             if ours is None:
                 raise
             raise ours from error
@@ -85,24 +76,10 @@ async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
             result: T = done.value
             return result
         except psycopg.Error as error:
-            ours = _in_our_words(error, conn.info)
+            ours = in_our_words(error, conn.info)
             if ours is None:
                 raise
             raise ours from error
-
-
-def _in_our_words(error: psycopg.Error, server: psycopg.ConnectionInfo) -> Error | None:
-    """What is wrong with this database as a whole, if that is what *error* is about."""
-    if isinstance(error, _MISSING):
-        return too_old(server.server_version // 10_000) or SchemaMismatch(
-            "the schema is not set up in this database, or older than this code needs "
-            f"({error.diag.message_primary}); run `kept migrate`"
-        )
-    # A standby may stumble over our unlogged table before it finds that we want to write.
-    standby = server.parameter_status("in_hot_standby") == "on"
-    if isinstance(error, _READ_ONLY) or (standby and isinstance(error, psycopg.errors.FeatureNotSupported)):
-        return Unavailable(READ_ONLY)
-    return None
 
 
 # Not by asking for cursor.description: in a pipeline there is none before somebody fetches.
