@@ -179,5 +179,5 @@ class App(Client):
             await tick_once(self.plan(kept=False, once=True, **limits), self.signals)
         finally:
             stop()
-        records = await self._arun(door.find(self.sql, settled), None)
-        return [self._found([record], record.id) for record in records]
+        records = await self._arun(door.find_many(self.sql, settled), None)
+        return [self._found(record, record.id) for record in records]

@@ -157,25 +157,24 @@ class Client:
         )
 
     def _existing(self, ticket: Ticket, tx: object | None) -> Job[Any]:
-        return replace(self._found(self._run(door.find(self.sql, [ticket.id]), tx), ticket.id), created=False)
+        return replace(self._found(self._run(door.find(self.sql, ticket.id), tx), ticket.id), created=False)
 
     async def _aexisting(self, ticket: Ticket, tx: object | None) -> Job[Any]:
-        return replace(self._found(await self._arun(door.find(self.sql, [ticket.id]), tx), ticket.id), created=False)
+        return replace(self._found(await self._arun(door.find(self.sql, ticket.id), tx), ticket.id), created=False)
 
     # --- looking at jobs
 
     def job(self, id: int) -> Job[Any]:
         """The job with this id, live or settled."""
-        return self._found(self._run(door.find(self.sql, [id]), None), id)
+        return self._found(self._run(door.find(self.sql, id), None), id)
 
     async def ajob(self, id: int) -> Job[Any]:
         """:meth:`job` for async code."""
-        return self._found(await self._arun(door.find(self.sql, [id]), None), id)
+        return self._found(await self._arun(door.find(self.sql, id), None), id)
 
-    def _found(self, records: list[Record], id: int) -> Job[Any]:
-        if not records:
+    def _found(self, record: Record | None, id: int) -> Job[Any]:
+        if record is None:
             raise NotFound(f"there is no job {id}; it may have been purged")
-        record = records[-1]
         return Job(
             id=record.id,
             task=record.task,

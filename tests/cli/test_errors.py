@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 GOOD = "from kept import App\napp = App()\n@app.task()\ndef send() -> None: ...\n"
@@ -158,3 +160,14 @@ def test_sync_registers_the_tasks_of_an_app(kept, project):
     said = kept("sync", "good_app:app", "--json")
     assert (said.code, said.json["tasks"]) == (0, 1)
     assert kept("lanes", "--json").json["lanes"][0]["declared"] is True
+
+
+@pytest.mark.parametrize("command", ["worker", "tick"])
+def test_a_variable_that_is_no_setting_is_warned_about_once(at, project, command):
+    project("good_app.py", GOOD)
+    nowhere = at("postgresql://u@127.0.0.1:1/x")
+    said = nowhere(command, "good_app:app", KEPT_WHATSIT="1", KEPT_LOG_FORMAT="json")
+    assert said.code == 75
+    (warning,) = [json.loads(line) for line in said.err.splitlines() if "KEPT_WHATSIT" in line]
+    assert (warning["event"], warning["code"]) == ("warned", "unknown_variable")
+    assert warning["message"] == "KEPT_WHATSIT is not a setting of Kept"

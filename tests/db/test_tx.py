@@ -20,7 +20,7 @@ def doubling(number):
 
 def failing():
     yield "select 1", {}
-    yield "select nonsense", {}
+    yield "select 1 / 0", {}
 
 
 @pytest.fixture
@@ -120,10 +120,10 @@ def test_an_operation_neither_commits_nor_rolls_back(caller):
 
 
 async def test_the_drivers_error_reaches_the_caller(database, caller):
-    with pytest.raises(psycopg.errors.UndefinedColumn):
+    with pytest.raises(psycopg.errors.DivisionByZero):
         run(caller, failing())
     async with await psycopg.AsyncConnection.connect(database) as other:
-        with pytest.raises(psycopg.errors.UndefinedColumn):
+        with pytest.raises(psycopg.errors.DivisionByZero):
             await arun(other, failing())
 
 

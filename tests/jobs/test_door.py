@@ -86,7 +86,7 @@ def test_everything_a_request_says_is_stored(key, conn):
     ticket = enqueue(conn, key=key, payload=payload, headers='{"a":"b"}', priority=9)
     stored = conn.execute("select key, priority, headers::text, payload::text from kept.job").fetchone()
     assert stored == (key, 9, '{"a":"b"}', payload)
-    [found] = run(conn, door.find(SQL, [ticket.id]))
+    found = run(conn, door.find(SQL, ticket.id))
     assert (found.id, found.queue, found.task, found.state, found.key) == (ticket.id, "mail", "send", "pending", key)
 
 
@@ -316,7 +316,7 @@ async def test_a_completion_under_the_wrong_fence_changes_nothing(wrong, databas
 
 def test_a_live_job_has_no_outcome_and_an_unknown_one_no_record(conn):
     assert run(conn, door.outcome(SQL, enqueue(conn).id)) is None
-    assert run(conn, door.find(SQL, [12345])) == []
+    assert run(conn, door.find(SQL, 12345)) is None
 
 
 async def test_only_a_pending_job_is_cancelled(database, conn):

@@ -235,3 +235,21 @@ def test_an_enqueue_reads_a_handful_of_pages_however_many_jobs_there_are(emptied
     for plan in plans:
         assert all("Seq Scan" not in scan["Node Type"] for scan in scans(plan))
         assert buffers(plan) < 100
+
+
+def test_a_look_up_reads_a_handful_of_pages_however_many_jobs_there_are(emptied):
+    told = []
+    with psycopg.connect(emptied, autocommit=True) as conn:
+        for _ in range(12):  # often enough to be prepared, with a plan for ever
+            run(conn, door.find(SQL, 7))
+            run(conn, door.outcome(SQL, 7))
+        fill(conn, 50_000)
+        newest = row(conn, "select max(id) id from kept.job")["id"]
+        conn.execute(EXPLAIN)
+        conn.add_notice_handler(lambda notice: told.append(notice.message_primary or ""))
+        assert run(conn, door.find(SQL, newest)) is not None
+        assert run(conn, door.outcome(SQL, newest)) is None
+    plans = [json.loads(each.partition("plan:")[2])["Plan"] for each in told]
+    assert len(plans) == 2, "nothing but the two statements: history was not looked into"
+    for plan in plans:
+        assert buffers(plan) < 20, json.dumps(plan)

@@ -44,15 +44,29 @@ select x.id, l.queue, l.task, x.state, x.key, x.priority, x.attempt, x.attempt -
 
 
 -- name: show
-select id, queue, task, state, key, priority, attempt, charged, max_attempts, suspect, created_at,
-       case when due_at is not null then least(greatest(due_at, '0002-01-01Z'), '9999-01-01Z') end as due_at,
-       claimed_at, settled_at, locked_by, locked_until,
-       code, reason, message, retry_of,
-       extract(epoch from kept.now() - coalesce(settled_at, created_at))::float8 as age,
-       headers::text, payload::text, result::text
-  from kept.jobs
- where id = %(id)s
- order by created_at desc limit 1
+-- One job; the second arm is not begun if the first has a row.
+select x.id, l.queue, l.task, x.state, x.key, x.priority, x.attempt, x.attempt - x.uncharged as charged,
+       l.max_attempts, x.suspect, x.created_at,
+       case when x.due_at is not null then least(greatest(x.due_at, '0002-01-01Z'), '9999-01-01Z') end as due_at,
+       x.claimed_at, x.settled_at, w.name as locked_by, w.lease_until as locked_until,
+       x.code, x.reason, x.message, x.retry_of,
+       extract(epoch from kept.now() - coalesce(x.settled_at, x.created_at))::float8 as age,
+       x.headers::text, x.payload::text, x.result::text
+  from ((select j.id, j.lane, case when j.worker is null then 'pending' else 'running' end as state, j.key,
+                j.priority, j.attempt, j.uncharged, j.suspect, j.created_at, j.due_at, j.claimed_at,
+                null::timestamptz as settled_at, j.worker, null::text as code, null::text as reason,
+                null::text as message, j.retry_of, j.headers, j.payload, null::json as result
+           from kept.job j
+          where j.id = %(id)s)
+        union all
+        (select h.id, h.lane, h.state, h.key,
+                h.priority, h.attempt, h.uncharged, false, h.created_at, null, h.claimed_at,
+                h.settled_at, null, h.code, h.reason,
+                h.message, h.retry_of, h.headers, h.payload, h.result
+           from kept.find_settled(%(id)s) h)
+        limit 1) x
+  join kept.lane l on l.id = x.lane
+  left join kept.worker w on w.id = x.worker
 
 
 -- name: log

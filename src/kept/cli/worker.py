@@ -56,7 +56,9 @@ def worker(session: Session, /, app: str | None, migrating: bool, metrics_host: 
     loaded = session.app(app, **options)
     settings = loaded.settings
     configure(settings.log_format, settings.log_level)
-    _warn(settings, loaded)
+    loaded.signals.subscribe(LogSubscriber())
+    if INDEX not in os.environ:  # the supervisor has said it for its children
+        _warn(settings, loaded)
     if migrating:
         with connect_sync(loaded.database) as conn:
             migrate.apply(conn, settings.schema)
@@ -73,7 +75,6 @@ def worker(session: Session, /, app: str | None, migrating: bool, metrics_host: 
 
 async def _work(app: App, metrics_host: str) -> int:
     metrics = Metrics()
-    app.signals.subscribe(LogSubscriber())
     app.signals.subscribe(metrics)
     worker = app.worker()
     stop = _stop_on_signal(worker)

@@ -28,6 +28,7 @@ Connection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
 
 OLDEST_SERVER = 15
+READ_ONLY = "this connection is read-only, as on a standby; Kept needs the primary"
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 _HEADER = re.compile(r"-- kind: (\w+)\n")
 # The wake-up channel is this name plus ":wake" and must fit the 63 bytes of an identifier.
@@ -149,10 +150,16 @@ def problem(
 
 def unusable(server: Server) -> SchemaMismatch | Unavailable | None:
     """Why this server cannot hold a queue at all, whatever its schema."""
-    if server.version < OLDEST_SERVER:
-        return SchemaMismatch(f"Kept needs PostgreSQL {OLDEST_SERVER} or newer, this is {server.version}")
-    if server.read_only:
-        return Unavailable("this connection is read-only, as on a standby; Kept needs the primary")
+    old = too_old(server.version)
+    if old is None and server.read_only:
+        return Unavailable(READ_ONLY)
+    return old
+
+
+def too_old(version: int) -> SchemaMismatch | None:
+    """Why a server of this major version cannot be used, if it cannot."""
+    if version < OLDEST_SERVER:
+        return SchemaMismatch(f"Kept needs PostgreSQL {OLDEST_SERVER} or newer, this is {version}")
     return None
 
 

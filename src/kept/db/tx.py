@@ -14,6 +14,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from kept.db.connect import Params, numbered
+from kept.db.unfit import in_our_words
 from kept.errors import Refused
 
 T = TypeVar("T")
@@ -64,6 +65,11 @@ def run(conn: SyncConnection, steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+        except psycopg.Error as error:
+            ours = in_our_words(error, conn.info)
+            if ours is None:
+                raise
+            raise ours from error
 
 
 async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
@@ -76,6 +82,11 @@ async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+        except psycopg.Error as error:
+            ours = in_our_words(error, conn.info)
+            if ours is None:
+                raise
+            raise ours from error
 
 
 def _answer(cursor: psycopg.RawCursor[Any], what: tuple[LiteralString, Params] | Copy) -> Rows:

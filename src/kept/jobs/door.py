@@ -171,9 +171,15 @@ def _many(written: Sequence[tuple[int, Request]]) -> dict[str, object]:
     }
 
 
-def find(sql: Queries, ids: Sequence[int]) -> Steps[list[Record]]:
-    """The public records of these jobs, live or settled."""
-    rows = yield sql["find"], {"ids": array(ids)}
+def find(sql: Queries, id: int) -> Steps[Record | None]:
+    """The public record of this job, live or settled; None if there is no such job."""
+    rows = yield sql["find"], {"id": id}
+    return Record(*rows[0]) if rows else None
+
+
+def find_many(sql: Queries, ids: Sequence[int]) -> Steps[list[Record]]:
+    """The public records of these jobs, in the order of their ids."""
+    rows = yield sql["find_many"], {"ids": array(ids)}
     return [Record(*row) for row in rows]
 
 
@@ -194,5 +200,5 @@ def cancel(sql: Queries, id: int) -> Steps[str | None]:
     rows = yield sql["cancel"], {"ids": array([id])}
     if rows:
         return "pending"
-    found = yield from find(sql, [id])
-    return found[-1].state if found else None
+    found = yield from find(sql, id)
+    return found.state if found else None

@@ -198,6 +198,12 @@ class JobsRunner:
         jobs += [each.job for each in (*self._finished, *self._unconfirmed.values())]
         return [job.id for job in jobs if job.worker == self.identity.worker]
 
+    def unsettled(self) -> list[int]:
+        """Ids of what is in hand and no statement of ours can have settled: the database must know them as ours."""
+        jobs = [attempt.job for attempt in self.running.values() if not attempt.completed]
+        jobs += [job for job, _ in self._slots.waiting] + [each.job for each in self._finished if not each.resent]
+        return [job.id for job in jobs if job.worker == self.identity.worker]
+
     def _give_up(self, slot: int) -> None:
         """Settle a job whose handler does not end."""
         attempt = self._slots.give_up(slot)

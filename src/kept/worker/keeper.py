@@ -18,6 +18,7 @@ from uuid import UUID
 
 import msgspec
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from kept.db.connect import Link
 from kept.errors import Unavailable
@@ -29,6 +30,7 @@ from kept.worker.board import Board, clock
 LOOK = 0.2  # seconds between looks at the parent where the kernel cannot tell us
 RETRY = 0.5  # seconds before a renewal that failed is sent again
 PATIENCE = 1.0  # seconds for a renewal, at least
+LEAST_CONNECT, MOST_CONNECT = 2.0, 130.0  # seconds: the driver takes no shorter limit, and this one for none at all
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,9 @@ class Keeper:
         self.board = Board(orders.board, orders.slots)
         self._gone = asyncio.Event()
         self._link: Link | None = None
+        self._database = _impatient(orders.database, orders.lease)
+        # Connecting takes a time of its own: the first of several hosts may be dead, and not even refuse.
+        self._patience = PATIENCE + 2 * _longest_connect(self._database)
 
     async def run(self) -> None:
         """Renew until the worker is gone or fenced."""
@@ -79,9 +84,11 @@ class Keeper:
             return LOOK
         sent_at = clock()
         try:
+            async with asyncio.timeout(self._patience):
+                store = await self._store()
             # A connection that swallows what we say may be the only one that does: a new one is soon tried.
             async with asyncio.timeout(max(PATIENCE, self.orders.lease / 4)):
-                alive = await (await self._store()).renew(self.orders.worker, self.orders.lease)
+                alive = await store.renew(self.orders.worker, self.orders.lease)
         except (Unavailable, psycopg.Error, OSError):
             self.board.failed()
             await self._drop_link()
@@ -110,7 +117,7 @@ class Keeper:
 
     async def _store(self) -> Store:
         if self._link is None:
-            self._link = await Link.open(self.orders.database, name=f"kept keeper {self.orders.name}"[:63])
+            self._link = await Link.open(self._database, name=f"kept keeper {self.orders.name}"[:63])
         return Store(self._link, self.orders.schema)
 
     async def _drop_link(self) -> None:
@@ -134,6 +141,21 @@ class Keeper:
         while os.getppid() == self.orders.parent:  # noqa: ASYNC110  # nothing tells us of it
             await asyncio.sleep(LOOK)
         self._gone.set()
+
+
+def _impatient(database: str, lease: float) -> str:
+    """*database* with a limit for each host that lets a lease outlive a dead one, unless it says a limit itself."""
+    if "connect_timeout" in conninfo_to_dict(database):
+        return database
+    return make_conninfo(database, connect_timeout=int(min(10.0, max(LEAST_CONNECT, lease / 8))))
+
+
+def _longest_connect(database: str) -> float:
+    """Seconds it may take to try every host once."""
+    given = conninfo_to_dict(database)
+    hosts = str(given.get("host") or given.get("hostaddr") or "").split(",")
+    limit = float(given.get("connect_timeout") or 0.0)
+    return len(hosts) * (max(LEAST_CONNECT, limit) if limit > 0 else MOST_CONNECT)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -155,11 +155,19 @@ class Post:
         await self._connect()
         self.store.link = self.link
         session = None if self.lease.gone else await self.store.next_session(self.lease.worker)
-        if session is None:
+        if session is None or await self._lost_claims():
             await self.fence()
             return
         self.runner.identity.session = session
         self.runner.take(await self.store.adopt(self.lease.worker, self.runner.known()))
+
+    async def _lost_claims(self) -> bool:
+        """Whether the database forgot a claim of ours, as after a failover that lost the last moments.
+
+        It may give such a job to us again under the very fence that its first run has, and its id to another job.
+        """
+        ids = self.runner.unsettled()
+        return bool(ids) and len(await self.store.present(self.lease.worker, ids)) < len(ids)
 
     async def _connect(self) -> None:
         self.link = await Link.open(self.plan.database, name=f"kept worker {self.name}"[:63])

@@ -13,7 +13,14 @@ from kept.errors import Misconfigured, Unavailable
 from kept.jobs.text import message_of
 from kept.signals import RunnerFailed, Signals, TickDone
 
-Unreachable = (psycopg.OperationalError, psycopg.InterfaceError, Unavailable, OSError)
+# A session that turned read-only is as good as lost: the primary is elsewhere by now, or will be.
+Unreachable = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,
+    Unavailable,
+    OSError,
+)
 
 
 @dataclass(slots=True)
