@@ -118,7 +118,7 @@ def _crew(
     place: Place, command: tuple[str, ...], tuning: Tuning, *, jobs: int, processes: int = 1, stamps: int = 0
 ) -> Iterator[Crew]:
     crew = Crew([])
-    with TemporaryDirectory(prefix="kept-bench-") as folder:
+    with TemporaryDirectory(dir=place.folder) as folder:
         try:
             for index in range(processes):
                 crew.members.append(_member(Path(folder), index, place, command, tuning, jobs=jobs, stamps=stamps))

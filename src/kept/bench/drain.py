@@ -16,7 +16,7 @@ from kept.config import Settings
 Say = Callable[[str], None]
 
 DEFAULT = Tuning(Settings().concurrency, Settings().batch)
-TUNED = Tuning(100, 1000)
+TUNED = Tuning(100, 500)
 WARM_UP = 500  # jobs: partitions are made, lanes declared, pages read
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+import shutil
 import signal
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import psycopg
 from psycopg.rows import TupleRow
@@ -33,6 +36,7 @@ OPTIONS = {
     "checkpoint_timeout": "30min",
 }
 FOLDER = "kept-bench-"
+SERVER, HELD = "pg", "held"
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
@@ -45,6 +49,7 @@ class Place:
     conn: Conn
     sql: Queries
     server: Server
+    folder: Path
     walinspect: bool = False
 
     def one(self, name: str, **params: object) -> object:
@@ -84,34 +89,59 @@ class Place:
         return float(str(self.one(statement, since=position)))
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A server to measure on, and a temporary folder for what the measured processes share."""
+
+    url: str
+    folder: Path
+    embedded: bool
+
+
 @contextmanager
-def place(database: str | None) -> Iterator[Place]:
-    """A new schema in *database*, or on a server of our own; dropped at the end, however that comes."""
-    with _server(database) as url, connect_sync(url, name="kept bench") as conn:
+def site(database: str | None) -> Iterator[Site]:
+    """The server of *database*, or one of our own; what is ours is gone at the end."""
+    with _folder() as folder:
+        if database is None:
+            with Embedded(folder / SERVER, options=OPTIONS) as embedded:
+                yield Site(embedded.url(), folder, True)
+        elif is_embedded(database):
+            with Embedded(location(database)) as embedded:
+                yield Site(embedded.url(), folder, True)
+        else:
+            yield Site(database, folder, False)
+
+
+@contextmanager
+def place(site: Site) -> Iterator[Place]:
+    """A new schema on *site*; dropped at the end, however that comes."""
+    with connect_sync(site.url, name="kept bench") as conn:
         schema = f"kept_bench_{secrets.token_hex(4)}"
         sql = load("kept.bench", schema)
         conn.execute(sql["hold"], {"schema": schema})
         try:
             migrate.apply(conn, schema)
-            made = Place(url, schema, conn, sql, _facts(conn, sql, embedded=database is None))
+            facts = _facts(conn, sql, embedded=site.embedded)
+            made = Place(url=site.url, schema=schema, conn=conn, sql=sql, server=facts, folder=site.folder)
             made.walinspect = _add_walinspect(conn, sql)
             yield made
         finally:
             with uninterrupted():
-                _drop_by_itself(url, schema)
+                _drop_by_itself(site.url, schema)
 
 
 def clean(database: str | None) -> list[str]:
-    """Drop what killed measurements left in *database*, or in our own temporary folders; their names."""
+    """Remove the folders, and the schemas in *database*, that killed measurements left; their names."""
+    gone = [str(folder) for folder in sorted(Path(gettempdir()).glob(f"{FOLDER}*")) if _remove_abandoned(folder)]
     if database is None:
-        return []
-    with _server(database) as url, connect_sync(url, name="kept bench") as conn:
+        return gone
+    with site(database) as there, connect_sync(there.url, name="kept bench") as conn:
         sql = load("kept.bench")
         names = [str(row[0]) for row in conn.execute(sql["leftovers"]).fetchall()]
-        dropped = [name for name in names if _is_free(conn, sql, name)]
-        for name in dropped:
+        schemas = [name for name in names if _is_free(conn, sql, name)]
+        for name in schemas:
             drop(conn, name)
-        return dropped
+        return gone + schemas
 
 
 def _is_free(conn: Conn, sql: Queries, schema: str) -> bool:
@@ -142,24 +172,33 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextmanager
-def _server(database: str | None) -> Iterator[str]:
-    if database is None:
-        with _own_server() as url:
-            yield url
-    elif is_embedded(database):
-        with Embedded(location(database)) as embedded:
-            yield embedded.url()
-    else:
-        yield database
+def _folder() -> Iterator[Path]:
+    """A temporary folder that is ours while we hold its lock."""
+    with TemporaryDirectory(prefix=FOLDER) as name:
+        folder = Path(name)
+        folder.chmod(0o711)  # root's server runs as somebody else, who must get through
+        with (folder / HELD).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
 
 
-@contextmanager
-def _own_server() -> Iterator[str]:
-    """A PostgreSQL in a temporary folder, removed with it."""
-    with TemporaryDirectory(prefix=FOLDER) as folder:
-        Path(folder).chmod(0o711)  # root's server runs as somebody else, who must get through
-        with Embedded(Path(folder) / "pg", options=OPTIONS) as embedded:
-            yield embedded.url()
+def _remove_abandoned(folder: Path) -> bool:
+    """Remove *folder*, with the server in it, unless it is somebody else's or a measurement still runs there."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        return False
+    with (folder / HELD).open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        if (folder / SERVER).exists():
+            embedded = Embedded(folder / SERVER, options=OPTIONS)
+            if embedded.alive():
+                embedded.acquire()
+                embedded.release()
+        shutil.rmtree(folder, ignore_errors=True)
+    return True
 
 
 def _facts(conn: Conn, sql: Queries, *, embedded: bool) -> Server:
@@ -179,14 +218,11 @@ def _facts(conn: Conn, sql: Queries, *, embedded: bool) -> Server:
 
 def _add_walinspect(conn: Conn, sql: Queries) -> bool:
     """Whether the server lets us look into its WAL; what we need for that goes with our schema."""
+    before = conn.execute(sql["wal_position"]).fetchone()
+    assert before is not None
     try:
-        conn.execute(sql["add_walinspect"])
-        conn.execute(sql["records_written"], {"since": str(_position(conn, sql))})
+        conn.execute(sql["add_walinspect"])  # writes some WAL itself: of nothing, it could tell nothing
+        conn.execute(sql["records_written"], {"since": str(before[0])})
     except psycopg.Error:
         return False
     return True
-
-
-def _position(conn: Conn, sql: Queries) -> object:
-    row = conn.execute(sql["wal_position"]).fetchone()
-    return row and row[0]

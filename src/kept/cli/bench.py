@@ -168,7 +168,7 @@ def _measuring(session: Session, database: str | None, *, as_json: bool) -> Iter
     try:
         with _progress(quiet=as_json) as say:
             say("preparing the database")
-            with places.place(database or session.database) as place:
+            with places.site(database or session.database) as site, places.place(site) as place:
                 yield place, say
                 say("cleaning up")
     except KeyboardInterrupt:
