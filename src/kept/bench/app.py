@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -12,7 +13,8 @@ from kept.signals import JobsSettled, Signal, WorkerStarted
 from kept.worker.alone import die_with_parent
 
 TALLY = "BENCH_TALLY"  # names the file of the tally
-DRAIN, STAMPS, ASIDE = "drain", "stamps", "aside"  # queues
+DRAIN, STAMPS, BUSY, ASIDE, HALTED = "drain", "stamps", "busy", "aside", "halted"  # queues
+MOMENT = 0.005  # seconds
 
 app = App()
 
@@ -20,6 +22,17 @@ app = App()
 @app.task(queue=DRAIN)
 async def nothing(number: int, text: str) -> None:
     """A job that does nothing."""
+
+
+@app.task(queue=BUSY)
+async def wait(number: int, text: str) -> None:  # noqa: ARG001  # a payload like the others'
+    """A job that takes a moment and no computing."""
+    await asyncio.sleep(MOMENT)
+
+
+@app.task(queue=HALTED)
+async def halted(number: int, text: str) -> None:
+    """A job of a paused lane."""
 
 
 @app.task(queue=STAMPS)

@@ -26,6 +26,8 @@ ENDING = 10.0  # seconds to end in order
 
 WORKER = ("-c", "from kept.cli import main; main()", "worker", "kept.bench.app:app", "--queues")
 LIMIT = ("-m", "kept.bench.limit")
+CLIENT = ("-m", "kept.bench.producer")
+ANY = Tuning(10, 500)  # for processes that do not care
 NS = 1_000_000_000
 
 
@@ -79,6 +81,20 @@ class Crew:
         self._wait(lambda: tally.stamped(number) > 0, "was started")
         return tally.stamped(number)
 
+    def check(self) -> None:
+        """Raise if one of them is gone."""
+        for member in self.members:
+            member.check()
+
+    def set_mode(self, mode: int) -> None:
+        """Tell all of them what to do."""
+        for member in self.members:
+            member.tally.mode = mode
+
+    def done(self, mode: int) -> int:
+        """How often they did something in *mode*, together."""
+        return sum(member.tally.done(mode) for member in self.members)
+
     @property
     def seconds(self) -> float:
         """From the first start to the last settlement."""
@@ -88,8 +104,7 @@ class Crew:
     def _wait(self, reached: Callable[[], bool], what: str) -> None:
         seen, until = self.count, time.monotonic() + PATIENCE
         while not reached():
-            for member in self.members:
-                member.check()
+            self.check()
             if self.count != seen:
                 seen, until = self.count, time.monotonic() + PATIENCE
             if time.monotonic() > until:
@@ -101,6 +116,13 @@ class Crew:
 def limit(place: Place, tuning: Tuning, *, jobs: int) -> Iterator[Crew]:
     """A bare loop over the worker's statement."""
     with _crew(place, LIMIT, tuning, jobs=jobs) as crew:
+        yield crew
+
+
+@contextmanager
+def clients(place: Place, number: int) -> Iterator[Crew]:
+    """Applications that enqueue."""
+    with _crew(place, CLIENT, ANY, jobs=1, processes=number) as crew:
         yield crew
 
 

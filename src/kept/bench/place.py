@@ -71,6 +71,10 @@ class Place:
         """Put *jobs* jobs into *lane*, due after *delay* seconds."""
         self.conn.execute(self.sql["fill"], {"lane": lane, "jobs": jobs, "delay": delay})
 
+    def fill_history(self, lane: int, jobs: int) -> None:
+        """Put *jobs* settled jobs of *lane* into history."""
+        self.conn.execute(self.sql["fill_history"], {"lane": lane, "jobs": jobs})
+
     def settle_down(self) -> None:
         """Vacuum, analyse and write a checkpoint, so that no round pays for what came before it."""
         for table in ("job", "history"):

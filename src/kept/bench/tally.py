@@ -6,7 +6,8 @@ import mmap
 import time
 from pathlib import Path
 
-_READY, _GO, _STARTED, _LAST, _COUNT, _TARGET = range(6)
+_READY, _GO, _STARTED, _LAST, _COUNT, _TARGET, _MODE = range(7)
+_DONE_IN = 8  # what was done in each mode
 _CURVE = 16
 PARTS = 100  # of the way to the target whose times are written down
 _STAMPS = _CURVE + PARTS + 1
@@ -54,6 +55,10 @@ class Tally:
         """Moment *number* is now."""
         self._words[_STAMPS + number] = time.monotonic_ns()
 
+    def done_in(self, mode: int) -> None:
+        """One more thing was done in *mode*."""
+        self._words[_DONE_IN + mode] += 1
+
     # --- read by whoever measures
 
     @property
@@ -75,6 +80,19 @@ class Tally:
     @property
     def count(self) -> int:
         return self._words[_COUNT]
+
+    @property
+    def mode(self) -> int:
+        """What is to be done now, told by whoever measures."""
+        return self._words[_MODE]
+
+    @mode.setter
+    def mode(self, mode: int) -> None:
+        self._words[_MODE] = mode
+
+    def done(self, mode: int) -> int:
+        """How often something was done in *mode*."""
+        return self._words[_DONE_IN + mode]
 
     def stamped(self, number: int) -> int:
         """When moment *number* was; 0: not yet."""

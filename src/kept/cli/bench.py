@@ -14,14 +14,19 @@ import msgspec
 from rich.console import Console
 
 from kept.bench import drain as drains
+from kept.bench import enqueue as enqueues
+from kept.bench import growth as growths
+from kept.bench import idle as idles
 from kept.bench import latency as latencies
 from kept.bench import place as places
-from kept.bench import rules
+from kept.bench import rules, tables
+from kept.bench import sustained as sustains
 from kept.bench.drain import TUNED, Say
-from kept.bench.model import Latencies, Spread, Tuning
-from kept.bench.place import Place
+from kept.bench.model import Tuning
+from kept.bench.place import Site
+from kept.bench.tables import Table
 from kept.cli.main import Session
-from kept.cli.show import count, echo_json, echo_table, json_option
+from kept.cli.show import echo_json, echo_table, json_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERRUPTED, TERMINATED = 130, 143
@@ -101,22 +106,31 @@ def drain(
     bare loop that sends the same SQL from Python and runs nothing.
     """
     tuned = Tuning(concurrency, batch)
-    with _measuring(session, database, as_json=as_json) as (place, say):
+    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
         found = drains.measure(place, jobs=jobs, rounds=rounds, tuned=tuned, processes=processes, say=say)
-    if as_json:
-        echo_json(_as_json(found, rules.drain_means(found)))
-        return
-    rows = [
-        ("worker, jobs/s", found.jobs_per_s),
-        ("limit, jobs/s", found.limit_jobs_per_s),
-        ("worker to limit", found.ratio_to_limit),
-        ("default settings, jobs/s", found.default_jobs_per_s),
-        ("default to tuned", found.default_to_tuned),
-        *((f"{number} workers, jobs/s", each) for number, each in found.processes.items()),
-        ("WAL, bytes/job", found.wal_bytes_per_job),
-    ]
-    _echo_spreads(rows)
-    _echo_meaning(rules.drain_means(found))
+    _tell(found, rules.drain_means(found), tables.of_drain(found), as_json=as_json)
+
+
+@bench.command()
+@_jobs_option(2000)
+@_rounds_option
+@click.option("--clients", type=click.IntRange(1, 200), default=16, show_default=True, metavar="N")
+@click.option("--many", type=click.IntRange(1), default=10_000, show_default=True, metavar="N", help="In bulk.")
+@_database_option
+@json_option
+@click.pass_obj
+def enqueue(
+    session: Session, /, jobs: int, rounds: int, clients: int, many: int, database: str | None, as_json: bool
+) -> None:
+    """Enqueue in a transaction, against a plain INSERT.
+
+    BEGIN, a row of yours, a job, COMMIT: one by one; by many clients at once while a worker is busy; and with
+    enqueue_many. The other side writes the same row into a table of the same columns and indexes.
+    """
+    phases = 2 if jobs < 1000 else 4
+    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
+        found = enqueues.measure(place, jobs=jobs, rounds=rounds, clients=clients, many=many, phases=phases, say=say)
+    _tell(found, rules.enqueue_means(found), tables.of_enqueue(found), as_json=as_json)
 
 
 @bench.command()
@@ -129,13 +143,85 @@ def latency(session: Session, /, samples: int, database: str | None, as_json: bo
 
     One job at a time, on an idle worker process with default settings.
     """
-    with _measuring(session, database, as_json=as_json) as (place, say):
+    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
         found = latencies.measure(place, samples=samples, say=say)
-    if as_json:
-        echo_json(_as_json(found, rules.latency_means(found)))
-        return
-    _echo_latencies([("after COMMIT returned", found.from_commit), ("with the COMMIT", found.with_commit)])
-    _echo_meaning(rules.latency_means(found))
+    _tell(found, rules.latency_means(found), tables.of_latency(found), as_json=as_json)
+
+
+@bench.command()
+@_jobs_option(30_000)
+@click.option("--seconds", type=click.FloatRange(0.1), default=60.0, show_default=True, metavar="S")
+@click.option("--share", type=click.FloatRange(0.01, 1.0), default=0.6, show_default=True, metavar="S")
+@_database_option
+@json_option
+@click.pass_obj
+def sustained(
+    session: Session, /, jobs: int, seconds: float, share: float, database: str | None, as_json: bool
+) -> None:
+    """Enqueue and work at once: does the backlog grow?
+
+    First --jobs jobs are worked off to see how fast the worker is; then jobs come in at a --share of that.
+    """
+    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
+        found = sustains.measure(place, jobs=jobs, seconds=seconds, share=share, say=say)
+    _tell(found, rules.sustained_means(found), tables.of_sustained(found), as_json=as_json)
+
+
+@bench.command()
+@_jobs_option(50_000)
+@_rounds_option
+@click.option(
+    "--scale", type=click.FloatRange(0.0001, 10), default=1.0, show_default=True, help="Of the sizes: 0.1 is a tenth."
+)
+@_database_option
+@json_option
+@click.pass_obj
+def growth(session: Session, /, jobs: int, rounds: int, scale: float, database: str | None, as_json: bool) -> None:
+    """Work beside millions of rows and an open transaction.
+
+    Compares with an empty table: 1,000,000 jobs pending in another lane, 1,000,000 parked, 5,000,000 in history,
+    100,000 in a paused lane. Then 200,000 jobs while a transaction stays open. Takes minutes and about 5 GB; try
+    --scale 0.1 first.
+    """
+    with (
+        _measuring(session, database, as_json=as_json) as (site, say),
+        places.place(site) as empty,
+        places.place(site) as grown,
+    ):
+        found = growths.measure(empty, grown, jobs=jobs, rounds=rounds, scale=scale, say=say)
+    _tell(found, rules.growth_means(found), tables.of_growth(found), as_json=as_json)
+
+
+@bench.command()
+@click.option("--seconds", type=click.FloatRange(0.1), default=30.0, show_default=True, metavar="S")
+@click.option(
+    "--settling",
+    type=click.FloatRange(0),
+    default=12.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds before it counts.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Then run so many; look at memory.",
+)
+@_database_option
+@json_option
+@click.pass_obj
+def idle(session: Session, /, seconds: float, settling: float, jobs: int, database: str | None, as_json: bool) -> None:
+    """Watch a worker that has nothing to do.
+
+    Statements, processor time and memory of the worker and its keeper. Needs Linux and, for the statements, a database
+    that nobody else uses meanwhile.
+    """
+    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
+        found = idles.measure(place, jobs=jobs, seconds=seconds, settling=settling, say=say)
+    _tell(found, rules.idle_means(found), tables.of_idle(found), as_json=as_json)
 
 
 @bench.command()
@@ -162,14 +248,14 @@ def clean(session: Session, /, database: str | None, as_json: bool) -> None:
 
 
 @contextmanager
-def _measuring(session: Session, database: str | None, *, as_json: bool) -> Iterator[tuple[Place, Say]]:
-    """A place to measure in and somebody to tell how far we are; both gone at the end, whatever ends it."""
+def _measuring(session: Session, database: str | None, *, as_json: bool) -> Iterator[tuple[Site, Say]]:
+    """A server to measure on and somebody to tell how far we are; what is ours is gone at the end."""
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         with _progress(quiet=as_json) as say:
             say("preparing the database")
-            with places.site(database or session.database) as site, places.place(site) as place:
-                yield place, say
+            with places.site(database or session.database) as site:
+                yield site, say
                 say("cleaning up")
     except KeyboardInterrupt:
         click.echo("kept: interrupted; nothing is left behind", err=True)
@@ -196,26 +282,10 @@ def _progress(*, quiet: bool) -> Iterator[Say]:
 # --- telling
 
 
-def _as_json(found: msgspec.Struct, means: str) -> dict[str, Any]:
-    return {**msgspec.to_builtins(found), "meaning": means}
-
-
-def _echo_spreads(rows: Sequence[tuple[str, Spread]]) -> None:
-    columns = ("", "min", "median", "max")
-    echo_table(columns, [(name, *map(_number, (s.min, s.median, s.max))) for name, s in rows], right=columns[1:])
-
-
-def _echo_latencies(rows: Sequence[tuple[str, Latencies]]) -> None:
-    columns = ("ms", "p50", "p90", "p99", "max")
-    cells = [(name, *(f"{value:.2f}" for value in (s.p50, s.p90, s.p99, s.max))) for name, s in rows]
-    echo_table(columns, cells, right=columns[1:])
-    click.echo(count(rows[0][1].samples, "sample"))
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
-
-
-def _echo_meaning(text: str) -> None:
+def _tell(found: msgspec.Struct, means: str, table: Table, *, as_json: bool) -> None:
+    if as_json:
+        echo_json({**msgspec.to_builtins(found), "meaning": means})
+        return
+    echo_table(table.columns, table.rows, right=table.columns[1:])
     click.echo()
-    click.echo(click.wrap_text(text, width=100))
+    click.echo(click.wrap_text(means, width=100))
