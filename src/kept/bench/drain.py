@@ -39,7 +39,7 @@ def measure(place: Place, *, jobs: int, rounds: int, tuned: Tuning, processes: S
             say(f"{told}: {_told(name)}")
             place.empty()
             place.fill(lane, jobs)
-            payload_bytes = int(str(place.one("payload_bytes")))
+            payload_bytes = int(str(place.one(place.sql["payload_bytes"])))
             place.settle_down()
             _run(place, name, tuned, jobs, found)
     rates = found.rates

@@ -20,6 +20,7 @@ def measure(place: Place, *, jobs: int, seconds: float, settling: float, say: Sa
     place.empty()
     place.settle_down()
     say("the server without a worker")
+    time.sleep(settling)  # a server tells its counts some seconds late
     background = _transactions_per_s(place, min(10.0, seconds))
     with crew.workers(place, DEFAULT, jobs=max(1, jobs)) as worker:
         worker.start()
@@ -44,9 +45,9 @@ def measure(place: Place, *, jobs: int, seconds: float, settling: float, say: Sa
 
 def _transactions_per_s(place: Place, seconds: float) -> float:
     """In autocommit mode, as workers are, each statement is a transaction."""
-    before, began = int(str(place.one("transactions"))), time.monotonic()
+    before, began = int(str(place.one(place.sql["transactions"]))), time.monotonic()
     time.sleep(seconds)
-    after = int(str(place.one("transactions")))
+    after = int(str(place.one(place.sql["transactions"])))
     return (after - before - 1) / (time.monotonic() - began)  # but the one that asked
 
 

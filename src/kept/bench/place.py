@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
+from typing import LiteralString
 
 import psycopg
 from psycopg.rows import TupleRow
@@ -52,16 +53,16 @@ class Place:
     folder: Path
     walinspect: bool = False
 
-    def one(self, name: str, **params: object) -> object:
-        """The one value that statement *name* gives."""
-        row = self.conn.execute(self.sql[name], params).fetchone()
+    def one(self, query: LiteralString, **params: object) -> object:
+        """The one value that *query* gives."""
+        row = self.conn.execute(query, params).fetchone()
         assert row is not None
         return row[0]
 
     # --- jobs
 
     def lane(self, task: str, queue: str) -> int:
-        return int(str(self.one("lane", task=task, queue=queue)))
+        return int(str(self.one(self.sql["lane"], task=task, queue=queue)))
 
     def empty(self) -> None:
         """As if no job had ever been there."""
@@ -85,12 +86,13 @@ class Place:
     # --- WAL
 
     def wal_position(self) -> str:
-        return str(self.one("wal_position"))
+        return str(self.one(self.sql["wal_position"]))
 
     def wal_since(self, position: str) -> float:
         """Bytes of WAL since *position*; without full-page images where the server can tell."""
-        statement = "records_written" if self.walinspect else "wal_written"
-        return float(str(self.one(statement, since=position)))
+        if not self.walinspect:
+            return float(str(self.one(self.sql["wal_written"], since=position)))
+        return _records_written(self.conn, self.sql, position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,14 @@ def _add_walinspect(conn: Conn, sql: Queries) -> bool:
     assert before is not None
     try:
         conn.execute(sql["add_walinspect"])  # writes some WAL itself: of nothing, it could tell nothing
-        conn.execute(sql["records_written"], {"since": str(before[0])})
+        _records_written(conn, sql, str(before[0]))
     except psycopg.Error:
         return False
     return True
+
+
+def _records_written(conn: Conn, sql: Queries, since: str) -> float:
+    conn.execute(sql["flush_wal"])
+    row = conn.execute(sql["records_written"], {"since": since}).fetchone()
+    assert row is not None
+    return float(row[0])

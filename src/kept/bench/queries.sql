@@ -50,6 +50,11 @@ select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), %(since)s::pg_lsn)::float8
 create extension pg_walinspect schema kept
 
 
+-- name: flush_wal
+-- Whoever does not wait for commits has WAL that cannot be looked into yet; one commit that waits brings it all out.
+select set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'kept bench', '')
+
+
 -- name: records_written
 -- Without full-page images: those depend on when the last checkpoint was, not on what was done.
 select coalesce(sum(record_size), 0)::float8
@@ -116,4 +121,4 @@ update kept.lane set paused_until = 'infinity' where id = %(lane)s
 
 
 -- name: transactions
-select xact_commit + xact_rollback from pg_stat_database where datname = current_database()
+select xact_commit + xact_rollback, pg_stat_force_next_flush() from pg_stat_database where datname = current_database()

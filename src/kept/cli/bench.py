@@ -57,7 +57,12 @@ def _jobs_option(default: int) -> Callable[[F], F]:
 
 
 _rounds_option = click.option(
-    "--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Interleaved; medians count."
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Rounds in turn; the median counts.",
 )
 
 
@@ -83,9 +88,7 @@ def _counts(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[i
 @_jobs_option(50_000)
 @_rounds_option
 @_tuning_options
-@click.option(
-    "--processes", default="1", callback=_counts, metavar="1,2,4", help="Also measure so many worker processes."
-)
+@click.option("--processes", default="1", callback=_counts, metavar="1,2,4", help="Also with so many worker processes.")
 @_database_option
 @json_option
 @click.pass_obj
@@ -158,7 +161,7 @@ def latency(session: Session, /, samples: int, database: str | None, as_json: bo
 def sustained(
     session: Session, /, jobs: int, seconds: float, share: float, database: str | None, as_json: bool
 ) -> None:
-    """Enqueue and work at once: does the backlog grow?
+    """Enqueue and work at once, and see if the backlog grows.
 
     First --jobs jobs are worked off to see how fast the worker is; then jobs come in at a --share of that.
     """
