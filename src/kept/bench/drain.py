@@ -42,6 +42,7 @@ def measure(place: Place, *, jobs: int, rounds: int, tuned: Tuning, processes: S
             payload_bytes = int(str(place.one(place.sql["payload_bytes"])))
             place.settle_down()
             _run(place, name, tuned, jobs, found)
+            place.check_done(lane, jobs)
     rates = found.rates
     return Drain(
         server=place.server,

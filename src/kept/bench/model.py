@@ -28,6 +28,7 @@ class Server(Struct, frozen=True, kw_only=True):
 
     version: str
     embedded: bool
+    in_memory: bool  # a file system that forgets: fsync costs nothing there
     cpus: int
     fsync: str
     synchronous_commit: str
@@ -37,7 +38,7 @@ class Server(Struct, frozen=True, kw_only=True):
     @property
     def durable(self) -> bool:
         """Whether a commit was on disk when it was confirmed."""
-        return self.fsync == "on" and self.synchronous_commit != "off"
+        return self.fsync == "on" and self.synchronous_commit != "off" and not self.in_memory
 
 
 class Tuning(Struct, frozen=True):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir, mkdtemp
 from typing import LiteralString
 
 import psycopg
@@ -20,10 +20,12 @@ from psycopg.rows import TupleRow
 from psycopg.sql import SQL, Identifier
 
 from kept.bench.model import Server
+from kept.bench.proc import is_in_memory
 from kept.db import migrate
 from kept.db.connect import connect_sync
 from kept.db.embedded import Embedded, is_embedded, location
 from kept.db.queries import Queries, load
+from kept.errors import Error
 
 Conn = psycopg.Connection[TupleRow]
 
@@ -39,6 +41,12 @@ OPTIONS = {
 FOLDER = "kept-bench-"
 SERVER, HELD = "pg", "held"
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+class Unsound(Error):
+    """What was measured is not what was meant."""
+
+    code = "bench_unsound"
 
 
 @dataclass(slots=True)
@@ -83,6 +91,12 @@ class Place:
         with suppress(psycopg.errors.InsufficientPrivilege):
             self.conn.execute("checkpoint")
 
+    def check_done(self, lane: int, jobs: int) -> None:
+        """Raise unless *jobs* jobs of *lane* are done and none is left: a rate of failures is no rate."""
+        row = self.conn.execute(self.sql["outcome"], {"lane": lane}).fetchone()
+        if row != (jobs, 0):
+            raise Unsound(f"of {jobs} jobs, not all were done: (done, left) is {row}; nothing can be said")
+
     # --- WAL
 
     def wal_position(self) -> str:
@@ -102,6 +116,7 @@ class Site:
     url: str
     folder: Path
     embedded: bool
+    in_memory: bool = False
 
 
 @contextmanager
@@ -109,13 +124,23 @@ def site(database: str | None) -> Iterator[Site]:
     """The server of *database*, or one of our own; what is ours is gone at the end."""
     with _folder() as folder:
         if database is None:
-            with Embedded(folder / SERVER, options=OPTIONS) as embedded:
-                yield Site(embedded.url(), folder, True)
+            with _running(Embedded(folder / SERVER, options=OPTIONS)) as url:
+                yield Site(url, folder, True, is_in_memory(folder))
         elif is_embedded(database):
-            with Embedded(location(database)) as embedded:
-                yield Site(embedded.url(), folder, True)
+            with _running(Embedded(location(database))) as url:
+                yield Site(url, folder, True)
         else:
             yield Site(database, folder, False)
+
+
+@contextmanager
+def _running(embedded: Embedded) -> Iterator[str]:
+    url = embedded.acquire()
+    try:
+        yield url
+    finally:
+        with uninterrupted():
+            embedded.release()
 
 
 @contextmanager
@@ -127,7 +152,7 @@ def place(site: Site) -> Iterator[Place]:
         conn.execute(sql["hold"], {"schema": schema})
         try:
             migrate.apply(conn, schema)
-            facts = _facts(conn, sql, embedded=site.embedded)
+            facts = _facts(conn, sql, site)
             made = Place(url=site.url, schema=schema, conn=conn, sql=sql, server=facts, folder=site.folder)
             made.walinspect = _add_walinspect(conn, sql)
             yield made
@@ -180,12 +205,15 @@ def uninterrupted() -> Iterator[None]:
 @contextmanager
 def _folder() -> Iterator[Path]:
     """A temporary folder that is ours while we hold its lock."""
-    with TemporaryDirectory(prefix=FOLDER) as name:
-        folder = Path(name)
+    folder = Path(mkdtemp(prefix=FOLDER))
+    try:
         folder.chmod(0o711)  # root's server runs as somebody else, who must get through
         with (folder / HELD).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
+    finally:
+        with uninterrupted():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_abandoned(folder: Path) -> bool:
@@ -207,13 +235,14 @@ def _remove_abandoned(folder: Path) -> bool:
     return True
 
 
-def _facts(conn: Conn, sql: Queries, *, embedded: bool) -> Server:
+def _facts(conn: Conn, sql: Queries, site: Site) -> Server:
     row = conn.execute(sql["server"]).fetchone()
     assert row is not None
     version, fsync, synchronous_commit, full_page_writes, shared_buffers = map(str, row)
     return Server(
         version=version.split()[0],
-        embedded=embedded,
+        embedded=site.embedded,
+        in_memory=site.in_memory,
         cpus=os.cpu_count() or 1,
         fsync=fsync,
         synchronous_commit=synchronous_commit,

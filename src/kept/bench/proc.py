@@ -1,4 +1,4 @@
-"""What processes use, as Linux tells it in /proc."""
+"""What processes use and where files are, as Linux tells it in /proc."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ def rss_mib(pid: int) -> float:
     lines = (PROC / str(pid) / "status").read_text().splitlines()
     found = next(line for line in lines if line.startswith("VmRSS:"))
     return round(int(found.split()[1]) / MIB, 1)
+
+
+def is_in_memory(folder: Path) -> bool:
+    """Whether *folder* is on a file system without a disk; where the system does not tell: no."""
+    mounts = PROC / "self" / "mounts"
+    if not mounts.exists():
+        return False
+    lines = [line.split() for line in mounts.read_text().splitlines()]
+    above = [(len(where), what) for _, where, what, *_ in lines if folder.resolve().is_relative_to(where)]
+    return bool(above) and max(above)[1] in ("tmpfs", "ramfs")

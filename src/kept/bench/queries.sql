@@ -34,6 +34,11 @@ select %(lane)s, 0, %(delay)s::float8 <= 0, kept.now() + %(delay)s * interval '1
   from generate_series(1, %(jobs)s) n
 
 
+-- name: outcome
+select (select count(*) from kept.history where lane = %(lane)s and state = 'done'),
+       (select count(*) from kept.job where lane = %(lane)s)
+
+
 -- name: payload_bytes
 select coalesce(max(octet_length(payload::text)), 0) from (select payload from kept.job limit 100) j
 

@@ -145,4 +145,6 @@ def server_means(server: Server) -> str:
     """Whether the figures are those of a server that keeps its commits."""
     if server.durable:
         return "Every commit was on disk before it was confirmed."
+    if server.in_memory:
+        return "The server's files were in memory, where fsync costs nothing: let TMPDIR name a folder on a disk."
     return "Commits were not waited for (fsync or synchronous_commit is off): a server in production is slower."
