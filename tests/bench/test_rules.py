@@ -7,9 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kept.bench.model import Case, Drain, Growth, Idle, Latencies, Memory, Server, Snapshot, Spread, Sustained, Tuning
+from kept.bench.model import (
+    Case,
+    Drain,
+    Enqueue,
+    Growth,
+    Idle,
+    Latencies,
+    Memory,
+    Server,
+    Snapshot,
+    Spread,
+    Sustained,
+    Tuning,
+)
 from kept.bench.rules import (
     drain_means,
+    enqueue_means,
     fifths,
     grows,
     growth_means,
@@ -124,6 +138,32 @@ def test_a_drain_says_how_near_the_limit_it_is_and_what_its_wal_holds():
     said = drain_means(found)
     assert "48,300 jobs/s, 81% of what the same SQL reaches" in said
     assert "683 bytes of WAL (full-page images included)" in said
+
+
+def test_enqueueing_says_what_a_job_costs_beside_a_plain_insert():
+    found = Enqueue(
+        server=DURABLE,
+        jobs=2000,
+        rounds=3,
+        kept_per_s=ONE,
+        bare_per_s=ONE,
+        ratio_to_bare=Spread(0.1, 0.86, 1.0),
+        kept_client_us=Spread(1.0, 180.0, 200.0),
+        bare_client_us=Spread(1.0, 120.0, 200.0),
+        clients=16,
+        busy_kept_per_s=ONE,
+        busy_bare_per_s=ONE,
+        busy_ratio_to_bare=Spread(0.1, 0.82, 1.0),
+        many=10_000,
+        many_rows_per_s=Spread(1.0, 51_234.0, 1.0),
+        copy_rows_per_s=ONE,
+        many_to_copy=ONE,
+    )
+    said = enqueue_means(found)
+    assert "86% as often as with a plain INSERT" in said
+    assert "16 clients beside a busy worker 82% as often" in said
+    assert "180 µs of processor time, against 120 µs" in said
+    assert "51,200 jobs/s go in" in said
 
 
 def test_a_server_that_does_not_wait_for_its_disk_is_named():

@@ -19,6 +19,7 @@ from kept.config import Settings
 BLOCK = 50  # transactions in a row; then it is the other's turn
 BACKLOG = 100_000  # jobs that keep the worker busy meanwhile
 PHASE = 0.5  # seconds
+MICROSECONDS = 1e6
 SETTLING = 0.05  # seconds from one phase to the next
 
 Rates = defaultdict[int, list[float]]
@@ -31,10 +32,11 @@ def measure(place: Place, *, jobs: int, rounds: int, clients: int, many: int, ph
     for statement in place.sql["own_tables"].split(";"):
         place.conn.execute(statement)
     single: Rates = defaultdict(list)
+    client: Rates = defaultdict(list)
     bulk: Rates = defaultdict(list)
     for number in range(1, rounds + 1):
         say(f"round {number} of {rounds}: one by one")
-        _one_by_one(place, lane, jobs, single)
+        _one_by_one(place, lane, jobs, single, client)
         say(f"round {number} of {rounds}: {many} at once")
         _many(place, lane, many, bulk)
     busy = _beside_a_worker(place, rounds=rounds, clients=clients, phases=phases, say=say)
@@ -45,6 +47,8 @@ def measure(place: Place, *, jobs: int, rounds: int, clients: int, many: int, ph
         kept_per_s=spread(single[KEPT]),
         bare_per_s=spread(single[BARE]),
         ratio_to_bare=ratios(single[KEPT], single[BARE]),
+        kept_client_us=spread(client[KEPT]),
+        bare_client_us=spread(client[BARE]),
         clients=clients,
         busy_kept_per_s=spread(busy[KEPT]),
         busy_bare_per_s=spread(busy[BARE]),
@@ -62,10 +66,10 @@ def _fresh(place: Place) -> None:
     place.settle_down()
 
 
-def _one_by_one(place: Place, lane: int, jobs: int, rates: Rates) -> None:
+def _one_by_one(place: Place, lane: int, jobs: int, rates: Rates, client: Rates) -> None:
     """Small blocks in turn: whatever slows the disk for a second slows both."""
     _fresh(place)
-    seconds = {KEPT: 0.0, BARE: 0.0}
+    seconds, processor = {KEPT: 0.0, BARE: 0.0}, {KEPT: 0.0, BARE: 0.0}
     done = 0
     with open_client(place.url) as conn:
         producer = Producer(conn, place.sql, lane, enqueue_nothing)
@@ -74,18 +78,22 @@ def _one_by_one(place: Place, lane: int, jobs: int, rates: Rates) -> None:
         while done < jobs:
             block = min(BLOCK, jobs - done)
             for mode in (KEPT, BARE) if done // BLOCK % 2 else (BARE, KEPT):
-                seconds[mode] += _run(producer, mode, block)
+                took = _run(producer, mode, block)
+                seconds[mode] += took[0]
+                processor[mode] += took[1]
             done += block
-    for mode, took in seconds.items():
-        rates[mode].append(jobs / took)
+    for mode in (KEPT, BARE):
+        rates[mode].append(jobs / seconds[mode])
+        client[mode].append(processor[mode] / jobs * MICROSECONDS)
 
 
-def _run(producer: Producer, mode: int, transactions: int) -> float:
+def _run(producer: Producer, mode: int, transactions: int) -> tuple[float, float]:
+    """Seconds it took, and seconds of our own processor time in that."""
     one = producer.kept if mode == KEPT else producer.bare
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     for number in range(transactions):
         one(number)
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - used
 
 
 def _many(place: Place, lane: int, many: int, rates: Rates) -> None:

@@ -84,6 +84,8 @@ class Enqueue(Struct, frozen=True, kw_only=True):
     kept_per_s: Spread  # transactions, one by one
     bare_per_s: Spread
     ratio_to_bare: Spread
+    kept_client_us: Spread  # processor time of the client for a transaction, microseconds
+    bare_client_us: Spread
     clients: int
     busy_kept_per_s: Spread  # of all clients together, while a worker is busy
     busy_bare_per_s: Spread

@@ -36,6 +36,8 @@ def of_enqueue(found: Enqueue) -> Table:
             ("one by one, transactions/s", found.kept_per_s),
             ("… with a plain INSERT", found.bare_per_s),
             ("… ratio", found.ratio_to_bare),
+            ("client's processor time, µs", found.kept_client_us),
+            ("… with a plain INSERT", found.bare_client_us),
             (f"{beside}, transactions/s", found.busy_kept_per_s),
             ("… with a plain INSERT", found.busy_bare_per_s),
             ("… ratio", found.busy_ratio_to_bare),
