@@ -102,8 +102,8 @@ def enqueue_means(found: Enqueue) -> str:
         f"With a job in the transaction, one client commits {percent(found.ratio_to_bare.median)} as often as with a "
         f"plain INSERT of the same row, {found.clients} clients beside a busy worker "
         f"{percent(found.busy_ratio_to_bare.median)} as often. In Python a transaction takes "
-        f"{found.kept_client_us.median:.0f} µs of processor time, against {found.bare_client_us.median:.0f} µs. In bulk, "
-        f"{rate(found.many_rows_per_s.median)} go in. {server_means(found.server)}"
+        f"{found.kept_client_us.median:.0f} µs of processor time, against {found.bare_client_us.median:.0f} µs. "
+        f"In bulk, {rate(found.many_rows_per_s.median)} go in. {server_means(found.server)}"
     )
 
 
