@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -24,10 +25,6 @@ SMALL = {
     "growth": ["--jobs", "200", "--rounds", "1", "--scale", "0.0005"],
     "idle": ["--seconds", "0.5", "--settling", "0", "--jobs", "100"],
 }
-SPREADS = {
-    "drain": {"jobs_per_s", "limit_jobs_per_s", "ratio_to_limit", "default_jobs_per_s", "wal_bytes_per_job"},
-    "enqueue": {"kept_per_s", "bare_per_s", "ratio_to_bare", "busy_ratio_to_bare", "many_rows_per_s"},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +40,61 @@ def schemas(database: str) -> list[str]:
         return [row[0] for row in conn.execute("select nspname from pg_namespace where nspname like 'kept_bench%'")]
 
 
+def check_drain(found: Any) -> None:
+    for name in ("jobs_per_s", "limit_jobs_per_s", "ratio_to_limit", "default_jobs_per_s", "wal_bytes_per_job"):
+        check_spread(found[name])
+    assert found["full_page_images"] is False, "this server can tell"
+    assert 300 < found["wal_bytes_per_job"]["median"] < 3000
+    assert 80 <= found["payload_bytes"] <= 120
+    assert list(found["processes"]) == ["2"]
+
+
+def check_enqueue(found: Any) -> None:
+    for name in ("kept_per_s", "bare_per_s", "ratio_to_bare", "busy_ratio_to_bare", "many_rows_per_s", "many_to_copy"):
+        check_spread(found[name])
+
+
+def check_latency(found: Any) -> None:
+    seen = found["from_commit"]
+    assert seen["samples"] == 3
+    assert 0 <= seen["p50"] <= seen["p90"] <= seen["p99"] <= seen["max"]
+    assert found["with_commit"]["p50"] >= seen["p50"]
+
+
+def check_sustained(found: Any) -> None:
+    assert found["enqueued_per_s"] > 0
+    assert found["pick_up"]["samples"] > 0, "history says when each was claimed"
+    assert isinstance(found["growing"], bool)
+
+
+def check_growth(found: Any) -> None:
+    rows = {name: case["rows"] for name, case in found["cases"].items()}
+    assert rows == {"pending in another lane": 500, "parked for later": 500, "in history": 2500, "in a paused lane": 50}
+    for case in found["cases"].values():
+        check_spread(case["ratio_to_empty"])
+    check_spread(found["snapshot"]["last_to_first"])
+
+
+def check_idle(found: Any) -> None:
+    assert set(found["rss_mib"]) == {"worker", "keeper"}
+    assert 0 < found["memory"]["after_a_tenth"] < 1000
+    assert found["memory"]["jobs"] == 100
+
+
+def check_spread(found: Any) -> None:
+    assert 0 < found["min"] <= found["median"] <= found["max"]
+
+
+CHECKS = {
+    "drain": check_drain,
+    "enqueue": check_enqueue,
+    "latency": check_latency,
+    "sustained": check_sustained,
+    "growth": check_growth,
+    "idle": check_idle,
+}
+
+
 @pytest.mark.parametrize("what", SMALL)
 def test_a_measurement_tells_its_figures_and_leaves_nothing_behind(at, empty_database, folder, what):
     said = at()("bench", what, "--database", empty_database, *SMALL[what], "--json")
@@ -50,32 +102,9 @@ def test_a_measurement_tells_its_figures_and_leaves_nothing_behind(at, empty_dat
     found = said.json
     assert found["server"]["cpus"] >= 1
     assert found["meaning"].endswith(".")
-    for name in SPREADS.get(what, ()):
-        assert 0 < found[name]["min"] <= found[name]["median"] <= found[name]["max"]
+    CHECKS[what](found)
     assert schemas(empty_database) == []
     assert list(folder.iterdir()) == []
-
-
-def test_every_job_of_a_drain_costs_wal_and_several_workers_are_told_apart(at, empty_database):
-    found = at()("bench", "drain", "--database", empty_database, *SMALL["drain"], "--json").json
-    assert found["full_page_images"] is False, "this server can tell"
-    assert 300 < found["wal_bytes_per_job"]["median"] < 3000
-    assert 80 <= found["payload_bytes"] <= 120
-    assert list(found["processes"]) == ["2"]
-
-
-def test_latencies_are_ordered(at, empty_database):
-    found = at()("bench", "latency", "--database", empty_database, "--samples", 3, "--json").json
-    seen = found["from_commit"]
-    assert seen["samples"] == 3
-    assert 0 <= seen["p50"] <= seen["p90"] <= seen["p99"] <= seen["max"]
-    assert found["with_commit"]["p50"] >= seen["p50"]
-
-
-def test_growth_looks_at_every_size(at, empty_database):
-    found = at()("bench", "growth", "--database", empty_database, *SMALL["growth"], "--json").json
-    rows = {name: case["rows"] for name, case in found["cases"].items()}
-    assert rows == {"pending in another lane": 500, "parked for later": 500, "in history": 2500, "in a paused lane": 50}
 
 
 def test_people_get_a_table_and_a_sentence(at, empty_database):

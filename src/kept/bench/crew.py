@@ -181,6 +181,7 @@ def environment(place: Place, tuning: Tuning) -> dict[str, str]:
 
 def _end(crew: Crew) -> None:
     for member in crew.members:
+        member.tally.go()  # one that still waits for the start hears no signal
         member.process.terminate()
     until = time.monotonic() + ENDING
     for member in crew.members:

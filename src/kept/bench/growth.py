@@ -30,6 +30,7 @@ def measure(empty: Place, grown: Place, *, jobs: int, rounds: int, scale: float,
     for name, size in SIZES.items():
         rows = max(1, int(size * scale))
         say(f"filling in {rows:,} {name}")
+        empty.empty()
         grown.empty()
         _beside(name)(grown, lanes[1], rows)
         cases[name] = _compare(empty, grown, lanes, jobs, rounds, rows, _prefixed(say, name))
@@ -66,8 +67,6 @@ def _compare(empty: Place, grown: Place, lanes: tuple[int, int], jobs: int, roun
         say(f"round {number} of {rounds}")
         turns = [(empty, lanes[0], alone), (grown, lanes[1], beside)]
         for place, lane, rates in turns if number % 2 else turns[::-1]:
-            if place is empty:
-                place.empty()
             rates.append(_drain(place, lane, jobs)[0])
     return Case(
         rows=rows,
