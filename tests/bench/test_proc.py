@@ -11,12 +11,14 @@ import pytest
 
 from kept.bench.proc import cpu_seconds, family, is_in_memory, rss_mib
 from kept.errors import Refused
+from support import eventually
 
 
 def test_a_process_is_seen_with_its_children():
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "keeper"], stdin=subprocess.PIPE)
     try:
-        found = family(os.getpid())
+        # A process that is just being made has no command line yet.
+        found = eventually(lambda: (seen := family(os.getpid())) and "keeper" in seen and seen, what="the child")
         assert (found["worker"], found["keeper"]) == (os.getpid(), child.pid)
     finally:
         child.communicate()

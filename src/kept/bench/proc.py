@@ -17,7 +17,7 @@ def family(pid: int) -> dict[str, int]:
         raise Refused("this measurement reads /proc, which only Linux has")
     names = {"worker": pid}
     for child in (PROC / str(pid) / "task" / str(pid) / "children").read_text().split():
-        name = "keeper" if b"keeper" in (PROC / child / "cmdline").read_bytes() else f"child {child}"
+        name = "keeper" if b"keeper" in (PROC / child / "cmdline").read_bytes() else f"child {len(names)}"
         names[name] = int(child)
     return names
 
