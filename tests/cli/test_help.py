@@ -38,6 +38,8 @@ def test_all_commands_are_there():
         *("", "worker", "tick", "sync", "migrate", "workers", "status", "doctor"),
         *("jobs", "jobs list", "jobs show", "jobs retry", "jobs cancel", "jobs delete"),
         *("lanes", "lanes pause", "lanes resume"),
+        *("bench", "bench drain", "bench enqueue", "bench latency", "bench sustained", "bench growth", "bench idle"),
+        "bench clean",
     }
 
 
@@ -57,7 +59,9 @@ def test_every_command_says_in_a_sentence_what_it_does(path):
     assert text.endswith(".")
 
 
-@pytest.mark.parametrize("path", [path for path in ALL if path not in {(), ("jobs",), ("worker",)}], ids=" ".join)
+@pytest.mark.parametrize(
+    "path", [path for path in ALL if path not in {(), ("jobs",), ("worker",), ("bench",)}], ids=" ".join
+)
 def test_every_command_that_answers_can_do_so_in_json(path):
     options = {name for option in command_at(path).params for name in option.opts}
     assert "--json" in options
