@@ -1,7 +1,7 @@
 // Graphile Worker: prepare | fill QUEUE N | one N | bulk N | work
 import pg from "pg";
 import { makeWorkerUtils, run } from "graphile-worker";
-import { PAYLOAD, answer, chunks, note, place, timed } from "./tally.mjs";
+import { PAYLOAD, WARM, answer, chunks, note, place, timed } from "./tally.mjs";
 
 const [verb, ...args] = process.argv.slice(2);
 const pgPool = new pg.Pool({ ...place(), max: 10 });
@@ -42,7 +42,7 @@ const verbs = {
   },
   async bulk(total) {
     const utils = await makeWorkerUtils({ pgPool });
-    await utils.withPgClient((client) => client.query("select 1"));
+    await addAll(utils, "bench", WARM);
     await timed(() => addAll(utils, "bench", Number(total)));
     await utils.release();
   },

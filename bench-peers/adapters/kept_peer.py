@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 
 from kept_app import app, bench, other
-from tally import PAYLOAD, answer, chunks
+from tally import PAYLOAD, WARM, answer, chunks
 
 TASKS = {"bench": bench, "other": other}
 
@@ -39,7 +39,7 @@ def one(total: str) -> None:
 
 
 def bulk(total: str) -> None:
-    bench.enqueue(n=-1, text=PAYLOAD)  # connects
+    enqueue_all("bench", WARM)
     start = time.monotonic()
     enqueue_all("bench", int(total))
     answer(seconds=time.monotonic() - start)

@@ -1,7 +1,7 @@
 // pg-boss: prepare | fill QUEUE N | one N | bulk N | work
 import pg from "pg";
 import { PgBoss } from "pg-boss";
-import { PAYLOAD, answer, chunks, note, place, timed } from "./tally.mjs";
+import { PAYLOAD, WARM, answer, chunks, note, place, timed } from "./tally.mjs";
 
 const [verb, ...args] = process.argv.slice(2);
 const working = verb === "work";
@@ -41,6 +41,7 @@ const verbs = {
     await client.end();
   },
   async bulk(total) {
+    await insertAll("bench", WARM);
     await timed(() => insertAll("bench", Number(total)));
   },
   async work() {

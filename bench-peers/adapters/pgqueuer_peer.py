@@ -13,7 +13,7 @@ import asyncpg
 import uvloop
 from pgqueuer import AsyncpgDriver, Job, PgQueuer, Queries
 
-from tally import PAYLOAD, Tally, answer, chunks
+from tally import PAYLOAD, WARM, Tally, answer, chunks
 
 
 def payload(n: int) -> bytes:
@@ -41,6 +41,7 @@ async def one(conn: asyncpg.Connection, total: str) -> None:
 
 
 async def bulk(conn: asyncpg.Connection, total: str) -> None:
+    await enqueue_all(conn, "bench", WARM)
     start = time.monotonic()
     await enqueue_all(conn, "bench", int(total))
     answer(seconds=time.monotonic() - start)

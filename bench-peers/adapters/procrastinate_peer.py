@@ -10,7 +10,7 @@ import time
 import psycopg
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 
-from tally import PAYLOAD, Tally, answer, chunks
+from tally import PAYLOAD, WARM, Tally, answer, chunks
 
 CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "10"))
 URL = os.environ["BENCH_URL"]
@@ -53,6 +53,7 @@ def one(total: str) -> None:
 
 def bulk(total: str) -> None:
     with synchronous.open():
+        defer_all("bench", WARM)
         start = time.monotonic()
         defer_all("bench", int(total))
         answer(seconds=time.monotonic() - start)

@@ -3,6 +3,7 @@ import { writeFileSync } from "node:fs";
 
 export const PAYLOAD = "x".repeat(80);
 const MARKS = 10;
+export const WARM = 1_000; // jobs in a bulk call before the one that is timed
 const CHUNK = 10_000;
 
 const wanted = Number(process.env.BENCH_JOBS ?? 0);

@@ -13,6 +13,7 @@ import time
 PAYLOAD = "x" * 80  # with its names and the number, a payload of about 100 bytes
 MARKS = 10  # how often the time is noted on the way
 CHUNK = 10_000  # jobs in one bulk call
+WARM = 1_000  # jobs in a bulk call before the one that is timed
 
 
 class Tally:

@@ -32,7 +32,7 @@ PEERS: tuple[Peer, ...] = (
         adapter="kept_peer.py",
         home="",
         package="kept",
-        measured=frozenset(["drain", "growth"]),
+        measured=DRAIN,
         worker=_KEPT_WORK,
         env={"KEPT_CONCURRENCY": "100", "KEPT_BATCH": "1000"},
         left=_KEPT_LEFT,
@@ -95,7 +95,8 @@ PEERS: tuple[Peer, ...] = (
         worker=_PY_WORK,
         add=f"""select procrastinate_defer_jobs_v1(array[
                 row('bench', 'bench', 0, null, null, {_ARGS}::jsonb, null)::procrastinate_job_to_defer_v1])""",
-        left="select exists (select from procrastinate_jobs where queue_name = 'bench' and status in ('todo', 'doing'))",
+        left="""select exists (select from procrastinate_jobs
+                where queue_name = 'bench' and status in ('todo', 'doing'))""",
     ),
     Peer(
         name="dbos",

@@ -7,11 +7,13 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from peers import page, table
 from peers.catalogue import BY_NAME, PEERS
+from peers.figures import tens
 from peers.model import WHAT, Sizes
 from peers.run import Run
 
@@ -27,7 +29,7 @@ def main() -> int:
         share=options.scale,
         latency_jobs=max(options.rounds, int(300 * min(1.0, options.scale))),
         one_by_one=max(10, int(2_000 * options.scale)),
-        snapshot_jobs=max(100, int(100_000 * options.scale)),
+        snapshot_jobs=tens(100_000 * options.scale),
         pending=options.pending,
     )
     try:
@@ -64,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(known: set[str]):  # noqa: ANN202 - a converter for argparse
+def _names(known: set[str]) -> Callable[[str], list[str]]:
     def names(text: str) -> list[str]:
         given = [name for name in text.split(",") if name]
         unknown = [name for name in given if name not in known]

@@ -60,3 +60,8 @@ def decades(low: float, high: float) -> list[float]:
     """Powers of ten that enclose both."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     return [10.0**power for power in range(first, max(last, first + 1) + 1)]
+
+
+def tens(value: float) -> int:
+    """The multiple of ten below *value*, at least ten: work is looked at by tenths."""
+    return max(10, int(value) // 10 * 10)

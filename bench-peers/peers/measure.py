@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -38,6 +40,12 @@ class Place:
             conn.execute(_DOMAIN)
         self._ask(peer, url, "prepare")
 
+    def prepare_pending(self, peer: Peer, jobs: int) -> None:
+        """A second template, in which *jobs* wait in a queue that nobody serves."""
+        url = self.database.create(pending_of(peer), template_of(peer))
+        self.fill(peer, url, "other", jobs)
+        self.database.settle_down(pending_of(peer))
+
     def fresh(self, peer: Peer) -> str:
         if peer.store == "redis":
             servers.flush(self.redis)
@@ -60,7 +68,7 @@ class Place:
             with Process(command, env, log, install.ADAPTERS) as process:
                 yield process, reports
 
-    def _ask(self, peer: Peer, url: str, *words: str) -> dict[str, object]:
+    def _ask(self, peer: Peer, url: str, *words: str) -> dict[str, Any]:
         program = "{node}" if peer.node else "{bin}/python"
         command = [self._filled(peer, word) for word in (program, "{adapter}")]
         return ask([*command, *words], self._env(peer, url), install.ADAPTERS)
@@ -126,35 +134,39 @@ def behind_snapshot(place: Place, peer: Peer, jobs: int) -> list[float]:
         return _drain(place, peer, url, jobs)[1]
 
 
-def behind_pending(place: Place, peer: Peer, jobs: int, pending: int) -> float:
-    """Jobs per second while *pending* others wait in a queue that nobody serves."""
-    url = place.fresh(peer)
-    place.fill(peer, url, "other", pending)
+def behind_pending(place: Place, peer: Peer, jobs: int) -> float:
+    """Jobs per second while many others wait in a queue that nobody serves."""
+    url = place.database.create(BENCH, pending_of(peer))
     place.fill(peer, url, "bench", jobs)
     place.database.settle_down(BENCH)
     return _drain(place, peer, url, jobs)[0]
 
 
 def _drain(place: Place, peer: Peer, url: str, jobs: int) -> tuple[float, list[float]]:
-    with place.worker(peer, url, jobs) as (process, reports):
+    with ExitStack() as stack:
+        # Connected before the clock runs.
+        conn = stack.enter_context(psycopg.connect(url, autocommit=True)) if url else None
+        process, reports = stack.enter_context(place.worker(peer, url, jobs))
         first = int(reports.next(process, 60)["first"])
         done = reports.next(process, _PATIENCE)
-        last = _settled(peer, url) if url else int(done["last"])
+        last = _settled(conn, peer) if conn else int(done["last"])
     marks = [first, *done["marks"][:-1], last]
-    tenths = [jobs / 10 / max(1, after - before) * 1e9 for before, after in zip(marks, marks[1:], strict=False)]
-    return jobs / (last - first) * 1e9, tenths
+    return jobs / (last - first) * 1e9, [jobs / 10 / (after - before) * 1e9 for before, after in pairwise(marks)]
 
 
-def _settled(peer: Peer, url: str) -> int:
+def _settled(conn: psycopg.Connection, peer: Peer) -> int:
     """When the database says that nothing is left: a handler that returned is not yet a job that is done."""
     deadline = time.monotonic() + 60
-    with psycopg.connect(url, autocommit=True) as conn:
-        while conn.execute(peer.left).fetchone() != (False,):
-            if time.monotonic() > deadline:
-                raise PeerFailed("all handlers returned, but jobs are left")
-            time.sleep(0.002)
+    while conn.execute(peer.left).fetchone() != (False,):
+        if time.monotonic() > deadline:
+            raise PeerFailed("all handlers returned, but jobs are left")
+        time.sleep(0.002)
     return time.monotonic_ns()
 
 
 def template_of(peer: Peer) -> str:
     return f"peers_{peer.name}".replace("-", "_")
+
+
+def pending_of(peer: Peer) -> str:
+    return f"{template_of(peer)}_pending"

@@ -62,7 +62,7 @@ class Results:
     latency: dict[str, list[float]] = field(default_factory=dict)  # milliseconds, one for each job
     one: dict[str, list[float]] = field(default_factory=dict)  # transactions/s
     bulk: dict[str, list[float]] = field(default_factory=dict)  # jobs/s
-    snapshot: dict[str, list[float]] = field(default_factory=dict)  # jobs/s in each tenth of the drain
+    snapshot: dict[str, list[list[float]]] = field(default_factory=dict)  # jobs/s in each tenth of a drain
     behind: dict[str, list[float]] = field(default_factory=dict)  # jobs/s with many pending elsewhere
     failed: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import psycopg
 
 from peers import install, measure, servers
+from peers.figures import tens
 from peers.model import Peer, PeerFailed, Results, Sizes, What
 
 Say = Callable[[str], None]
@@ -33,7 +35,7 @@ class Run:
         began = time.monotonic()
         self.say("installing")
         programs = install.tools(scratch)
-        self._each(self.peers, "install", lambda peer: self._install(scratch, peer))
+        self._each(self.peers, "install", partial(self._install, scratch))
         with ExitStack() as stack:
             database = stack.enter_context(servers.postgresql(scratch, url))
             needs_redis = any(peer.store == "redis" for peer in self._left())
@@ -52,15 +54,15 @@ class Run:
 
     def _measure(self, place: measure.Place) -> None:
         sizes = self.sizes
+        self._each(self._for("growth"), f"adding {sizes.pending:,} pending jobs", partial(self._wait, place))
         for number in range(1, sizes.rounds + 1):
             told = f"round {number} of {sizes.rounds}"
-            self._each(self._for("drain"), f"drain, {told}", lambda peer: self._drain(place, peer))
-            self._each(self._for("enqueue"), f"enqueue, {told}", lambda peer: self._enqueue(place, peer))
+            self._each(self._for("drain"), f"drain, {told}", partial(self._drain, place))
+            self._each(self._for("enqueue"), f"enqueue, {told}", partial(self._enqueue, place))
             # A part of the latencies in each round, so that they are interleaved too.
-            self._each(self._for("latency"), f"latency, {told}", lambda peer, n=number: self._latency(place, peer, n))
-        self._each(self._for("growth"), "growth: a snapshot held open", lambda peer: self._snapshot(place, peer))
-        told = f"growth: {sizes.pending:,} pending elsewhere"
-        self._each(self._for("growth"), told, lambda peer: self._pending(place, peer))
+            self._each(self._for("latency"), f"latency, {told}", partial(self._latency, place, number))
+            self._each(self._for("growth"), f"snapshot held, {told}", partial(self._snapshot, place))
+            self._each(self._for("growth"), f"behind pending jobs, {told}", partial(self._pending, place))
 
     def _drain(self, place: measure.Place, peer: Peer) -> None:
         value, _ = measure.drain(place, peer, self._jobs(peer))
@@ -71,19 +73,23 @@ class Run:
         self.results.one.setdefault(peer.name, []).append(one)
         self.results.bulk.setdefault(peer.name, []).append(bulk)
 
-    def _latency(self, place: measure.Place, peer: Peer, number: int) -> None:
+    def _latency(self, place: measure.Place, number: int, peer: Peer) -> None:
         jobs = max(1, self.sizes.latency_jobs // self.sizes.rounds)
         self.results.latency.setdefault(peer.name, []).extend(measure.latency(place, peer, jobs, seed=number))
 
     def _snapshot(self, place: measure.Place, peer: Peer) -> None:
-        self.results.snapshot[peer.name] = measure.behind_snapshot(place, peer, self.sizes.snapshot_jobs)
+        tenths = measure.behind_snapshot(place, peer, self.sizes.snapshot_jobs)
+        self.results.snapshot.setdefault(peer.name, []).append(tenths)
+
+    def _wait(self, place: measure.Place, peer: Peer) -> None:
+        place.prepare_pending(peer, self.sizes.pending)
 
     def _pending(self, place: measure.Place, peer: Peer) -> None:
-        value = measure.behind_pending(place, peer, self._jobs(peer), self.sizes.pending)
+        value = measure.behind_pending(place, peer, self._jobs(peer))
         self.results.behind.setdefault(peer.name, []).append(value)
 
     def _jobs(self, peer: Peer) -> int:
-        return max(10, int(peer.jobs * self.sizes.share))
+        return tens(peer.jobs * self.sizes.share)
 
     def _for(self, what: What) -> list[Peer]:
         return [peer for peer in self._left() if what in peer.measured and what in self.what]
@@ -106,6 +112,7 @@ class Run:
         for peer in self.peers:
             if peer.store == "postgresql":
                 database.drop(measure.template_of(peer))
+                database.drop(measure.pending_of(peer))
         database.drop(measure.BENCH)
 
 

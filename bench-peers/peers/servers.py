@@ -38,7 +38,11 @@ class Database:
 
     def create(self, name: str, template: str = "template1") -> str:
         self.drop(name)
-        self._admin(sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template)))
+        self._admin(
+            sql.SQL("create database {} template {} strategy file_copy").format(
+                sql.Identifier(name), sql.Identifier(template)
+            )
+        )
         return self.of(name)
 
     def drop(self, name: str) -> None:

@@ -8,6 +8,7 @@ from peers.figures import Spread, last_to_first, milliseconds, percentile, rate,
 from peers.model import Peer, Results
 
 Rows = list[list[str]]
+MISSING = "not measured"
 
 
 def drain(results: Results, peers: Sequence[Peer]) -> Rows:
@@ -36,16 +37,18 @@ def enqueue(results: Results, peers: Sequence[Peer]) -> Rows:
 
 
 def growth(results: Results, peers: Sequence[Peer]) -> Rows:
-    rows = [["growth", "last fifth to first, snapshot held", "jobs pending elsewhere, jobs/s", "of its drain"]]
+    rows = [
+        ["growth", "snapshot held: last fifth to first", "min to max", "many pending elsewhere, jobs/s", "of its drain"]
+    ]
     for peer in peers:
-        tenths, behind = results.snapshot.get(peer.name), results.behind.get(peer.name)
-        if tenths is None and behind is None:
+        held = [last_to_first(tenths) for tenths in results.snapshot.get(peer.name, [])]
+        behind, usual = results.behind.get(peer.name), results.drain.get(peer.name)
+        if not held and not behind:
             continue
-        held = share(last_to_first(tenths)) if tenths else "–"
-        waiting = rate(spread(behind).median) if behind else "–"
-        usual = results.drain.get(peer.name)
-        kept = share(spread(behind).median / spread(usual).median) if behind and usual else "–"
-        rows.append([peer.title, held, waiting, kept])
+        ranged = f"{share(min(held))} to {share(max(held))}" if held else MISSING
+        kept = share(spread(behind).median / spread(usual).median) if behind and usual else MISSING
+        waiting = rate(spread(behind).median) if behind else MISSING
+        rows.append([peer.title, share(spread(held).median) if held else MISSING, ranged, waiting, kept])
     return rows
 
 
