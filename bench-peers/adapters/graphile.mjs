@@ -52,8 +52,8 @@ const verbs = {
       taskList: { bench: (payload) => note(payload.n) },
       preset: {
         worker: {
-          concurrentJobs: Number(process.env.BENCH_CONCURRENCY ?? 24),
-          localQueue: { size: Number(process.env.BENCH_BATCH ?? 500) },
+          concurrentJobs: 24,
+          localQueue: { size: 500 },
           completeJobBatchDelay: 0,
           failJobBatchDelay: 0,
           maxPoolSize: 10,

@@ -45,8 +45,7 @@ const verbs = {
     await timed(() => insertAll("bench", Number(total)));
   },
   async work() {
-    const batchSize = Number(process.env.BENCH_BATCH ?? 1000);
-    await boss.work("bench", { batchSize, burstWhenBatchFull: true }, async (jobs) => {
+    await boss.work("bench", { batchSize: 1000, burstWhenBatchFull: true }, async (jobs) => {
       for (const job of jobs) note(job.data.n);
     });
     await new Promise((resolve) => process.once("SIGTERM", resolve));

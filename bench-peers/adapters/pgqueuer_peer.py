@@ -62,7 +62,7 @@ async def work(conn: asyncpg.Connection) -> None:
         tally.note(json.loads(job.payload or b"")["n"])
 
     signal.signal(signal.SIGTERM, lambda *_: pgq.shutdown.set())
-    await pgq.run(dequeue_timeout=timedelta(seconds=30), batch_size=int(os.environ.get("BENCH_BATCH", "500")))
+    await pgq.run(dequeue_timeout=timedelta(seconds=30), batch_size=500)
 
 
 async def main(verb: str, *args: str) -> None:

@@ -12,7 +12,7 @@ from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 
 from tally import PAYLOAD, WARM, Tally, answer, chunks
 
-CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "10"))
+CONCURRENCY = 10
 URL = os.environ["BENCH_URL"]
 tally = Tally()
 asynchronous = App(connector=PsycopgConnector(conninfo=URL, min_size=2, max_size=CONCURRENCY + 2))

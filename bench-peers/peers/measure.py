@@ -18,7 +18,7 @@ from peers.model import Peer, PeerFailed, Sizes
 from peers.processes import Process, Reports, ask
 
 TEXT = "x" * 80
-BENCH = "peers_bench"
+BENCH = "kept_bench_peers"
 _PATIENCE = 180.0  # seconds without a word from a worker
 _DOMAIN = "create table bench_order (id bigint generated always as identity primary key, note text not null)"
 
@@ -165,7 +165,7 @@ def _settled(conn: psycopg.Connection, peer: Peer) -> int:
 
 
 def template_of(peer: Peer) -> str:
-    return f"peers_{peer.name}".replace("-", "_")
+    return f"{BENCH}_{peer.name}".replace("-", "_")
 
 
 def pending_of(peer: Peer) -> str:

@@ -92,16 +92,14 @@ def _titled(measured: Mapping[str, T], peers: Sequence[Peer]) -> dict[str, T]:
 
 
 def _told(results: Results, sizes: Sizes) -> str:
-    facts = results.facts
-    sentences = [
-        f"Measured on {facts['date']} on {facts['machine']} with {facts['cores']} cores, "
-        f"PostgreSQL {facts['server_version']} (fsync {facts['fsync']}, "
-        f"synchronous_commit {facts['synchronous_commit']}, shared_buffers {facts['shared_buffers']}) "
-        f"and Python {facts['python']}, in {sizes.rounds} interleaved rounds ({results.minutes:.0f} minutes).",
-        "Jobs do nothing; a payload has about 100 bytes.",
-        "A drain is timed from the start of the first job until the database says that all are settled; for those on a "
-        "Redis, which keeps everything in memory, until the last handler returned.",
-        f"Growth: {sizes.snapshot_jobs:,} jobs while a snapshot is held open, and a drain with {sizes.pending:,} jobs "
-        "pending in a queue nobody serves.",
-    ]
-    return textwrap.fill(" ".join(sentences), 118)
+    return textwrap.fill(_TOLD.format(**results.facts, sizes=sizes, minutes=results.minutes), 118)
+
+
+_TOLD = """
+Measured on {date} on {machine} with {cores} cores, PostgreSQL {server_version} (fsync {fsync}, synchronous_commit
+{synchronous_commit}, shared_buffers {shared_buffers}) and Python {python}, in {sizes.rounds} interleaved rounds
+({minutes:.0f} minutes). Jobs do nothing; a payload has about 100 bytes. A drain is timed from the start of the first
+job until the database says that all are settled; for those on a Redis, which keeps everything in memory, until the
+last handler returned. Growth: {sizes.snapshot_jobs:,} jobs while a snapshot is held open, and a drain with
+{sizes.pending:,} jobs pending in a queue nobody serves.
+"""

@@ -29,8 +29,8 @@ class Process:
         self.log = log
         with log.open("w") as output:
             self._process = subprocess.Popen(
-                command, env={**os.environ, **env}, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
+                command, env=_without_ours() | dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
     def ended(self) -> int | None:
@@ -94,7 +94,7 @@ class Reports:
 def ask(command: list[str], env: Mapping[str, str], cwd: Path, patience: float = 600) -> dict[str, Any]:
     """The one line that *command* prints."""
     process = subprocess.Popen(
-        command, env={**os.environ, **env}, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        command, env=_without_ours() | dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
@@ -108,3 +108,8 @@ def ask(command: list[str], env: Mapping[str, str], cwd: Path, patience: float =
     if process.returncode:
         raise PeerFailed(last_words(errors or output))
     return dict(json.loads(output.strip().splitlines()[-1]))
+
+
+def _without_ours() -> dict[str, str]:
+    """The environment without settings of Kept: its defaults are what is measured, not those of whoever runs us."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("KEPT_")}

@@ -42,9 +42,9 @@ class Run:
             redis = stack.enter_context(servers.redis(scratch, programs)) if needs_redis else ""
             self.results.facts = _facts(database)
             place = measure.Place(scratch, database, redis)
+            stack.callback(self._tidy, database)
             self._each(self.peers, "prepare", place.prepare)
             self._measure(place)
-            self._tidy(database)
         self.results.minutes = (time.monotonic() - began) / 60
         return self.results
 
