@@ -29,7 +29,7 @@ def main() -> int:
         share=options.scale,
         latency_jobs=max(options.rounds, int(300 * min(1.0, options.scale))),
         one_by_one=max(10, int(2_000 * options.scale)),
-        snapshot_jobs=tens(100_000 * options.scale),
+        snapshot_jobs=tens(200_000 * options.scale),
         pending=options.pending,
     )
     try:

@@ -28,7 +28,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def last_to_first(tenths: Sequence[float]) -> float:
-    """The rate in the last fifth as a share of that in the first, of equal amounts of work."""
+    """The rate in the last two parts as a share of that in the first two; all parts are equal amounts of work."""
     first, last = tenths[:2], tenths[-2:]
     return statistics.harmonic_mean(last) / statistics.harmonic_mean(first)
 

@@ -86,7 +86,7 @@ class Place:
 
 
 def drain(place: Place, peer: Peer, jobs: int) -> tuple[float, list[float]]:
-    """Jobs per second from the first job's start until all are settled, and the same for each tenth of them."""
+    """Jobs per second from the first job's start until all are settled, and those of each tenth but the first."""
     url = place.fresh(peer)
     place.fill(peer, url, "bench", jobs)
     if url:
@@ -124,7 +124,7 @@ def enqueue(place: Place, peer: Peer, sizes: Sizes) -> tuple[float, float]:
 
 
 def behind_snapshot(place: Place, peer: Peer, jobs: int) -> list[float]:
-    """Jobs per second in each tenth of a drain while somebody holds a snapshot open."""
+    """Jobs per second in each tenth of a drain but the first, while somebody holds a snapshot open."""
     url = place.fresh(peer)
     place.fill(peer, url, "bench", jobs)
     place.database.settle_down(BENCH)
@@ -150,8 +150,9 @@ def _drain(place: Place, peer: Peer, url: str, jobs: int) -> tuple[float, list[f
         first = int(reports.next(process, 60)["first"])
         done = reports.next(process, _PATIENCE)
         last = _settled(conn, peer) if conn else int(done["last"])
-    marks = [first, *done["marks"][:-1], last]
-    return jobs / (last - first) * 1e9, [jobs / 10 / (after - before) * 1e9 for before, after in pairwise(marks)]
+    # From mark to mark: the first tenth is left out, as nobody sees how long its first batch took to claim.
+    tenths = [jobs / 10 / (after - before) * 1e9 for before, after in pairwise(done["marks"])]
+    return jobs / (last - first) * 1e9, tenths
 
 
 def _settled(conn: psycopg.Connection, peer: Peer) -> int:

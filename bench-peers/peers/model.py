@@ -50,7 +50,7 @@ class Sizes:
     latency_jobs: int = 300
     one_by_one: int = 2_000
     bulk: int = 10_000
-    snapshot_jobs: int = 100_000
+    snapshot_jobs: int = 200_000
     pending: int = 1_000_000
 
 
@@ -62,7 +62,9 @@ class Results:
     latency: dict[str, list[float]] = field(default_factory=dict)  # milliseconds, one for each job
     one: dict[str, list[float]] = field(default_factory=dict)  # transactions/s
     bulk: dict[str, list[float]] = field(default_factory=dict)  # jobs/s
-    snapshot: dict[str, list[list[float]]] = field(default_factory=dict)  # jobs/s in each tenth of a drain
+    snapshot: dict[str, list[list[float]]] = field(
+        default_factory=dict
+    )  # jobs/s in tenths of a drain, from the second on
     behind: dict[str, list[float]] = field(default_factory=dict)  # jobs/s with many pending elsewhere
     failed: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)

@@ -18,7 +18,8 @@ _STYLE = """
   .paper { fill: #ffffff } .ink { fill: #1f2328 } .faint { fill: #59636e } .grid { stroke: #d1d9e0 }
   .c0 { fill: #1d4ed8; stroke: #1d4ed8 } .c1 { fill: #b45309; stroke: #b45309 } .c2 { fill: #047857; stroke: #047857 }
   .c3 { fill: #9333ea; stroke: #9333ea } .c4 { fill: #be123c; stroke: #be123c } .c5 { fill: #64748b; stroke: #64748b }
-  .line { fill: none; stroke-width: 2.5 } .text { stroke: none } .spread { stroke: #1f2328; stroke-width: 1.5 }
+  polyline.line { fill: none; stroke-width: 2.5 } text.text { stroke: none }
+  .spread { stroke: #1f2328; stroke-width: 1.5 }
   text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif } .title { font-size: 16px; font-weight: 600 }
   @media (prefers-color-scheme: dark) {
     .paper { fill: #0d1117 } .ink { fill: #f0f6fc } .faint { fill: #9198a1 } .grid { stroke: #3d444d }
@@ -104,13 +105,13 @@ def ranges(title: str, axis: str, values: Mapping[str, tuple[float, float]]) -> 
 
 
 def lines(title: str, across: str, upwards: str, values: Mapping[str, Sequence[float]]) -> str:
-    """A line for each name over tenths of the work, named at its end."""
+    """A line for each name over tenths of the work, from the second to the last, named at its end."""
     sheet = Sheet(height=400, label=title)
     sheet.text(20, 30, title, "ink title")
     sheet.text(20, 52, upwards, "faint")
-    top, bottom, left = 72.0, 336.0, 74.0
-    right = WIDTH - 24 - max(len(name) for name in values) * _LETTER
     ticks = nice_ticks(max(max(each) for each in values.values()))
+    top, bottom, left = 72.0, 336.0, 28 + len(rate(ticks[-1])) * _LETTER
+    right = WIDTH - 24 - max(len(name) for name in values) * _LETTER
     for tick in ticks:
         y = bottom - tick / ticks[-1] * (bottom - top)
         sheet.line(left, y, right, y, "grid")
@@ -118,7 +119,7 @@ def lines(title: str, across: str, upwards: str, values: Mapping[str, Sequence[f
     count = max(len(each) for each in values.values())
     step = (right - 12 - left) / count
     for number in range(1, count + 1):
-        sheet.text(left + number * step, bottom + 20, f"{number * 100 // count} %", "faint", "middle")
+        sheet.text(left + number * step, bottom + 20, f"{(number + 1) * 100 // (count + 1)} %", "faint", "middle")
     sheet.text((left + right) / 2, bottom + 44, across, "faint", "middle")
     ends = {name: bottom - each[-1] / ticks[-1] * (bottom - top) for name, each in values.items()}
     shown = apart(ends, 17, top, bottom)

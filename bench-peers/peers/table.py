@@ -38,7 +38,13 @@ def enqueue(results: Results, peers: Sequence[Peer]) -> Rows:
 
 def growth(results: Results, peers: Sequence[Peer]) -> Rows:
     rows = [
-        ["growth", "snapshot held: last fifth to first", "min to max", "many pending elsewhere, jobs/s", "of its drain"]
+        [
+            "growth",
+            "snapshot held: last fifth to an early one",
+            "min to max",
+            "many pending elsewhere, jobs/s",
+            "of its drain",
+        ]
     ]
     for peer in peers:
         held = [last_to_first(tenths) for tenths in results.snapshot.get(peer.name, [])]
