@@ -52,7 +52,7 @@ const verbs = {
       taskList: { bench: (payload) => note(payload.n) },
       preset: {
         worker: {
-          concurrentJobs: 24,
+          concurrentJobs: Number(process.env.BENCH_CONCURRENCY),
           localQueue: { size: 500 },
           completeJobBatchDelay: 0,
           failJobBatchDelay: 0,

@@ -45,7 +45,7 @@ const verbs = {
     await timed(() => insertAll("bench", Number(total)));
   },
   async work() {
-    await boss.work("bench", { batchSize: 1000, burstWhenBatchFull: true }, async (jobs) => {
+    await boss.work("bench", { batchSize: 1000, localConcurrency: Number(process.env.BENCH_CONCURRENCY), burstWhenBatchFull: true }, async (jobs) => {
       for (const job of jobs) note(job.data.n);
     });
     await new Promise((resolve) => process.once("SIGTERM", resolve));

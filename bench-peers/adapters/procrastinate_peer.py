@@ -12,7 +12,7 @@ from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 
 from tally import PAYLOAD, WARM, Tally, answer, chunks
 
-CONCURRENCY = 10
+CONCURRENCY = int(os.environ["BENCH_CONCURRENCY"])
 URL = os.environ["BENCH_URL"]
 tally = Tally()
 asynchronous = App(connector=PsycopgConnector(conninfo=URL, min_size=2, max_size=CONCURRENCY + 2))

@@ -40,12 +40,13 @@ PEERS: tuple[Peer, ...] = (
     Peer(
         name="graphile",
         title="Graphile Worker",
-        settings="concurrentJobs 24, localQueue.size 500, completeJobBatchDelay 0",
+        settings="concurrentJobs 8, localQueue.size 500, completeJobBatchDelay 0",
         adapter="graphile.mjs",
         home="node",
         package="graphile-worker",
         measured=EVERYTHING,
         worker=("{node}", "{adapter}", "work"),
+        env={"BENCH_CONCURRENCY": "8"},
         add=f"select graphile_worker.add_job('bench', {_ARGS})",
         left="""select exists (select from graphile_worker._private_jobs j
                 join graphile_worker._private_tasks t on t.id = j.task_id where t.identifier = 'bench')""",
@@ -53,12 +54,13 @@ PEERS: tuple[Peer, ...] = (
     Peer(
         name="pgboss",
         title="pg-boss",
-        settings="batchSize 1000, burstWhenBatchFull, LISTEN/NOTIFY on",
+        settings="batchSize 1000, localConcurrency 2, burstWhenBatchFull, LISTEN/NOTIFY on",
         adapter="pgboss.mjs",
         home="node",
         package="pg-boss",
         measured=EVERYTHING,
         worker=("{node}", "{adapter}", "work"),
+        env={"BENCH_CONCURRENCY": "2"},
         # What its send() runs for a queue with `notify`, without the options nobody gave.
         add=f"""with added as (
                   insert into pgboss.job (name, data, policy, expire_seconds, deletion_seconds, keep_until, retry_limit,
@@ -86,13 +88,14 @@ PEERS: tuple[Peer, ...] = (
     Peer(
         name="procrastinate",
         title="Procrastinate",
-        settings="concurrency 10, a pool of 12 connections",
+        settings="concurrency 4, a pool of 6 connections",
         adapter="procrastinate_peer.py",
         home="procrastinate",
         package="procrastinate",
         measured=frozenset(["drain", "latency", "enqueue"]),
         jobs=3_000,
         worker=_PY_WORK,
+        env={"BENCH_CONCURRENCY": "4"},
         add=f"""select procrastinate_defer_jobs_v1(array[
                 row('bench', 'bench', 0, null, null, {_ARGS}::jsonb, null)::procrastinate_job_to_defer_v1])""",
         left="""select exists (select from procrastinate_jobs
