@@ -24,9 +24,12 @@ _GRACE = 5.0  # seconds between asking a process to end and making it
 class Process:
     """A program with a process group of its own; leaving the block ends it and all it started."""
 
-    def __init__(self, command: list[str], env: Mapping[str, str], log: Path, cwd: Path | None = None) -> None:
+    def __init__(
+        self, command: list[str], env: Mapping[str, str], log: Path, cwd: Path | None = None, grace: float = _GRACE
+    ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
+        self._grace = grace
         with log.open("w") as output:
             self._process = subprocess.Popen(
                 command, env=_without_ours() | dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output,
@@ -39,7 +42,7 @@ class Process:
     def end(self) -> None:
         self._signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE)
+            self._process.wait(self._grace)
         self._signal(signal.SIGKILL)  # whatever is left of its group
         self._process.wait()
 

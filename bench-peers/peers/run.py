@@ -35,7 +35,7 @@ class Run:
         began = time.monotonic()
         self.say("installing")
         programs = install.tools(scratch)
-        self._each(self.peers, "install", partial(self._install, scratch))
+        self.each(self.peers, "install", partial(self._install, scratch))
         with ExitStack() as stack:
             database = stack.enter_context(servers.postgresql(scratch, url))
             needs_redis = any(peer.store == "redis" for peer in self._left())
@@ -43,10 +43,22 @@ class Run:
             self.results.facts = _facts(database)
             place = measure.Place(scratch, database, redis)
             stack.callback(self._tidy, database)
-            self._each(self.peers, "prepare", place.prepare)
+            self.each(self.peers, "prepare", place.prepare)
             self._measure(place)
         self.results.minutes = (time.monotonic() - began) / 60
         return self.results
+
+    def each(self, peers: Iterable[Peer], told: str, act: Callable[[Peer], None]) -> None:
+        """Let *act* do something with each peer that has not failed; one that fails now is noted, and left out."""
+        for peer in peers:
+            if peer.name in self.results.failed:
+                continue
+            self.say(f"{told}: {peer.title}")
+            try:
+                act(peer)
+            except SURVIVABLE as error:
+                self.results.failed[peer.name] = f"{told}: {error}".strip()
+                self.say(f"{peer.title} FAILED, {self.results.failed[peer.name]}")
 
     def _install(self, scratch: Path, peer: Peer) -> None:
         install.peer(scratch, peer)
@@ -54,15 +66,15 @@ class Run:
 
     def _measure(self, place: measure.Place) -> None:
         sizes = self.sizes
-        self._each(self._for("growth"), f"adding {sizes.pending:,} pending jobs", partial(self._wait, place))
+        self.each(self._for("growth"), f"adding {sizes.pending:,} pending jobs", partial(self._wait, place))
         for number in range(1, sizes.rounds + 1):
             told = f"round {number} of {sizes.rounds}"
-            self._each(self._for("drain"), f"drain, {told}", partial(self._drain, place))
-            self._each(self._for("enqueue"), f"enqueue, {told}", partial(self._enqueue, place))
+            self.each(self._for("drain"), f"drain, {told}", partial(self._drain, place))
+            self.each(self._for("enqueue"), f"enqueue, {told}", partial(self._enqueue, place))
             # A part of the latencies in each round, so that they are interleaved too.
-            self._each(self._for("latency"), f"latency, {told}", partial(self._latency, place, number))
-            self._each(self._for("growth"), f"snapshot held, {told}", partial(self._snapshot, place))
-            self._each(self._for("growth"), f"behind pending jobs, {told}", partial(self._pending, place))
+            self.each(self._for("latency"), f"latency, {told}", partial(self._latency, place, number))
+            self.each(self._for("growth"), f"snapshot held, {told}", partial(self._snapshot, place))
+            self.each(self._for("growth"), f"behind pending jobs, {told}", partial(self._pending, place))
 
     def _drain(self, place: measure.Place, peer: Peer) -> None:
         value, _ = measure.drain(place, peer, self._jobs(peer))
@@ -96,17 +108,6 @@ class Run:
 
     def _left(self) -> list[Peer]:
         return [peer for peer in self.peers if peer.name not in self.results.failed]
-
-    def _each(self, peers: Iterable[Peer], told: str, act: Callable[[Peer], None]) -> None:
-        for peer in peers:
-            if peer.name in self.results.failed:
-                continue
-            self.say(f"{told}: {peer.title}")
-            try:
-                act(peer)
-            except SURVIVABLE as error:
-                self.results.failed[peer.name] = f"{told}: {error}".strip()
-                self.say(f"{peer.title} FAILED, {self.results.failed[peer.name]}")
 
     def _tidy(self, database: servers.Database) -> None:
         for peer in self.peers:
