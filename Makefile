@@ -3,7 +3,7 @@ PY ?= python3
 BIN := .venv/bin
 PG15 ?= /usr/lib/postgresql/15/bin
 
-.PHONY: help demo test check check-rest venv lint types imports test-debian test-slow test-15 lock clean
+.PHONY: help demo test check check-rest venv lint types imports test-debian test-slow test-15 bench-peers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
@@ -38,6 +38,10 @@ test-slow: .venv/.dev ## tests that take minutes
 test-15: .venv/.dev ## the suite on PostgreSQL 15
 	KEPT_PG_BIN=$(PG15) $(BIN)/python -m pytest -n 2 -q -m "not slow and not debian"
 
+bench-peers: .venv/.dev ## the same work through Kept and its peers (PEERS= WHAT= ROUNDS= SCALE= BENCH_OPTIONS=)
+	@$(BIN)/python bench-peers $(if $(PEERS),--peers $(PEERS)) $(if $(WHAT),--what $(WHAT)) \
+	  $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SCALE),--scale $(SCALE)) $(BENCH_OPTIONS)
+
 venv: .venv/.dev ## prepare .venv and do nothing else
 
 lock: .venv/.dev ## write the lock files anew
@@ -62,5 +66,5 @@ lock: .venv/.dev ## write the lock files anew
 	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements-dev.lock
 	@touch $@
 
-clean: ## remove .venv and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+clean: ## remove .venv, caches and what benchmarks installed
+	rm -rf .venv .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -1,0 +1,1 @@
+"""The same work through Kept and its peers, side by side. Start with ``make bench-peers``."""
