@@ -11,6 +11,7 @@ from psycopg import sql
 
 from kept.admin import store
 from kept.admin.model import Detail
+from kept.db import migrate
 from kept.db.queries import load
 from kept.db.tx import run
 from kept.jobs import door
@@ -115,6 +116,19 @@ def test_a_job_that_never_was_is_not_found(conn, settle):
     settle(7)
     assert run(conn, door.find(SQL, 8)) is None
     assert run(conn, door.outcome(SQL, 8)) is None
+
+
+def test_a_settled_job_is_found_in_a_schema_of_any_name(empty_database):
+    statements = load("kept.jobs", "Tenant-7")
+    with psycopg.connect(empty_database, autocommit=True) as conn:
+        migrate.apply(conn, "Tenant-7")
+        ticket = run(conn, door.enqueue(statements, door.Request(queue="mail", task="send", payload="{}")))
+        assert run(conn, door.cancel(statements, ticket.id)) == "pending"
+        found = run(conn, door.find(statements, ticket.id))
+        with opened(conn) as names:
+            assert run(conn, door.outcome(statements, ticket.id)) is not None
+    assert found is not None and found.state == "cancelled"
+    assert 4 <= len(names) <= 6, names
 
 
 # --- an id that was given twice, as after a failover
