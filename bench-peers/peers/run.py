@@ -70,11 +70,12 @@ class Run:
         for number in range(1, sizes.rounds + 1):
             told = f"round {number} of {sizes.rounds}"
             self.each(self._for("drain"), f"drain, {told}", partial(self._drain, place))
+            # Next to the drain it is compared with.
+            self.each(self._for("growth"), f"behind pending jobs, {told}", partial(self._pending, place))
             self.each(self._for("enqueue"), f"enqueue, {told}", partial(self._enqueue, place))
             # A part of the latencies in each round, so that they are interleaved too.
             self.each(self._for("latency"), f"latency, {told}", partial(self._latency, place, number))
             self.each(self._for("growth"), f"snapshot held, {told}", partial(self._snapshot, place))
-            self.each(self._for("growth"), f"behind pending jobs, {told}", partial(self._pending, place))
 
     def _drain(self, place: measure.Place, peer: Peer) -> None:
         value, _ = measure.drain(place, peer, self._jobs(peer))

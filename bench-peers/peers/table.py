@@ -52,7 +52,9 @@ def growth(results: Results, peers: Sequence[Peer]) -> Rows:
         if not held and not behind:
             continue
         ranged = f"{share(min(held))} to {share(max(held))}" if held else MISSING
-        kept = share(spread(behind).median / spread(usual).median) if behind and usual else MISSING
+        # Round by round: what else the machine did then slowed both.
+        ratios = [after / before for after, before in zip(behind or [], usual or [], strict=False)]
+        kept = share(spread(ratios).median) if ratios else MISSING
         waiting = rate(spread(behind).median) if behind else MISSING
         rows.append([peer.title, share(spread(held).median) if held else MISSING, ranged, waiting, kept])
     return rows
