@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from pathlib import Path
 
 from kept.app import App
+from kept.bench import child
 from kept.bench.tally import Tally
-from kept.signals import JobsSettled, Signal, WorkerStarted
-from kept.worker.alone import die_with_parent
+from kept.signals import JobsSettled, Signal, Subscriber, WorkerStarted
 
-TALLY = "BENCH_TALLY"  # names the file of the tally
 DRAIN, STAMPS, BUSY, ASIDE, HALTED = "drain", "stamps", "busy", "aside", "halted"  # queues
 MOMENT = 0.005  # seconds
 
@@ -42,15 +38,16 @@ async def stamp(number: int) -> None:
         _tally.stamp(number)
 
 
-def _tell(signal: Signal) -> None:
-    if isinstance(signal, JobsSettled):
-        tally.settled(len(signal.jobs))
-    elif isinstance(signal, WorkerStarted):
-        tally.start()
+def _telling(tally: Tally) -> Subscriber:
+    def tell(signal: Signal) -> None:
+        if isinstance(signal, JobsSettled):
+            tally.settled(len(signal.jobs))
+        elif isinstance(signal, WorkerStarted):
+            child.start(tally)
+
+    return tell
 
 
-_tally: Tally | None = None
-if TALLY in os.environ:
-    die_with_parent(signal.SIGTERM)
-    _tally = tally = Tally(Path(os.environ[TALLY]))
-    app.signals.subscribe(_tell)
+_tally = child.begin()
+if _tally is not None:
+    app.signals.subscribe(_telling(_tally))

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kept.bench.app import DRAIN, TALLY
+from kept.bench.app import DRAIN
+from kept.bench.child import PARENT, TALLY
 from kept.bench.model import Tuning
 from kept.bench.place import Place
 from kept.bench.tally import Tally
@@ -158,7 +159,7 @@ def _member(
         # A group of its own: Ctrl-C is ours to answer.
         process = subprocess.Popen(
             [sys.executable, *command],
-            env=environment(place, tuning) | {TALLY: str(path)},
+            env=environment(place, tuning) | {TALLY: str(path), PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import signal
-from pathlib import Path
 from uuid import uuid4
 
-from kept.bench.app import DRAIN, TALLY
+from kept.bench import child
+from kept.bench.app import DRAIN
 from kept.bench.tally import Tally
 from kept.config import Settings
 from kept.db.connect import Link
 from kept.jobs.model import Close
 from kept.jobs.store import Decision, Store, Want
-from kept.worker.alone import die_with_parent
 from kept.worker.lease import own_version
 
 LEASE = 3600.0  # seconds: longer than any round
@@ -50,7 +48,7 @@ async def _loop(store: Store, batch: int, tally: Tally) -> None:
     lane = next(iter(await store.lanes([DRAIN])))
     decisions: list[Decision] = []
     floor = 0
-    tally.start()
+    child.start(tally)
     while True:
         wants = [Want(lane.id, lane.priority, batch, floor)]
         claimed = (await store.step(worker, 0, decisions, wants, batch)).claimed
@@ -64,8 +62,9 @@ async def _loop(store: Store, batch: int, tally: Tally) -> None:
 
 def main() -> None:
     """Run in a process of its own, as a worker does."""
-    die_with_parent(signal.SIGTERM)
-    asyncio.run(drain(Settings.from_env(os.environ), Tally(Path(os.environ[TALLY]))))
+    tally = child.begin()
+    assert tally is not None, "started by a measurement only"
+    asyncio.run(drain(Settings.from_env(os.environ), tally))
 
 
 if __name__ == "__main__":

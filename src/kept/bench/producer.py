@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 
-from kept.bench.app import BUSY, TALLY, app, nothing, wait
+from kept.bench import child
+from kept.bench.app import BUSY, app, nothing, wait
 from kept.bench.place import Conn
 from kept.bench.tally import Tally
 from kept.config import Settings
 from kept.db.connect import conninfo
 from kept.db.queries import Queries, load
-from kept.worker.alone import die_with_parent
 
 TEXT = "x" * 70
 REST, KEPT, BARE = range(3)  # what a client is to do
@@ -78,7 +76,8 @@ def _serve(tally: Tally, producer: Producer) -> None:
 
 def main() -> None:
     """One of many clients: does what the tally says, until it is ended."""
-    die_with_parent(signal.SIGTERM)
+    tally = child.begin()
+    assert tally is not None, "started by a measurement only"
     settings = Settings.from_env(os.environ)
     app.configure(settings)
     with open_client(settings.require_database()) as conn:
@@ -86,8 +85,7 @@ def main() -> None:
         row = conn.execute(sql["lane"], {"task": wait.name, "queue": BUSY}).fetchone()
         conn.commit()
         assert row is not None
-        tally = Tally(Path(os.environ[TALLY]))
-        tally.start()
+        child.start(tally)
         _serve(tally, Producer(conn, sql, row[0], enqueue_wait))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _READY, _GO, _STARTED, _LAST, _COUNT, _TARGET, _MODE = range(7)
@@ -33,10 +34,11 @@ class Tally:
 
     # --- told by the worker
 
-    def start(self) -> None:
-        """Say that we are ready, wait until all are, and go."""
+    def start(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Say that we are ready, wait until all are, and go; *meanwhile* is called again and again."""
         self._words[_READY] = 1
         while not self._words[_GO]:
+            meanwhile()
             time.sleep(PAUSE)
         self._words[_STARTED] = time.monotonic_ns()
 
