@@ -369,7 +369,8 @@ async def test_a_worker_stops_in_time_while_somebody_locks_the_table(database: s
             locker.rollback()
             await stopping
     assert took < (5 if hurried else 15)
-    assert jobs.value("select state from kept.worker") == "closed"
+    # Closed; or, if a claim was cut off that may have taken effect, given back by its keeper.
+    await aeventually(lambda: jobs.value("select state from kept.worker") in ("closed", "swept"), what="its end")
 
 
 async def test_a_worker_with_a_job_in_hand_stops_in_time_while_somebody_locks_the_table(

@@ -86,6 +86,25 @@ def connect_sync(database: str, *, name: str = "kept") -> psycopg.Connection[Tup
         raise _unreadable(error) from None
 
 
+class Reply:
+    """What the server answered, as it came."""
+
+    def __init__(self, cursor: psycopg.AsyncRawCursor[TupleRow]) -> None:
+        self._cursor = cursor
+        self.count = cursor.rowcount if cursor.description else 0
+
+    def rows(self) -> list[TupleRow]:
+        """Read it, once."""
+        if not self._cursor.description:
+            return []
+        try:
+            self._cursor.fetchall().send(None)  # everything is here, so this does not wait
+        except StopIteration as read:
+            rows: list[TupleRow] = read.value
+            return rows
+        raise AssertionError("a reply was read before it had come")
+
+
 class Link:
     """A worker's own connection: the settings its plans need, on a server's session or through a pooler.
 
@@ -116,18 +135,18 @@ class Link:
 
     async def rows(self, query: LiteralString, params: Params | None = None) -> list[TupleRow]:
         """Run one statement of the hot path: prepared, results in binary."""
+        return (await self.ask(query, params)).rows()
+
+    async def ask(self, query: LiteralString, params: Params | None = None) -> Reply:
+        """:meth:`rows`, to be read later: that takes time which another statement could use."""
         text, names = numbered(query)
         values = [params[name] for name in names] if params else []
-        if self.pooled:
-            async with self.conn.transaction():
-                await self.conn.execute(_FOR_TRANSACTION)
-                cursor = await self._cursor().execute(text, values, binary=True)
-                return await cursor.fetchall() if cursor.description else []
-        cursor = await self._cursor().execute(text, values, prepare=True, binary=True)
-        return await cursor.fetchall() if cursor.description else []
-
-    def _cursor(self) -> psycopg.AsyncRawCursor[TupleRow]:
-        return psycopg.AsyncRawCursor(self.conn)
+        cursor = psycopg.AsyncRawCursor(self.conn)
+        if not self.pooled:
+            return Reply(await cursor.execute(text, values, prepare=True, binary=True))
+        async with self.conn.transaction():
+            await self.conn.execute(_FOR_TRANSACTION)
+            return Reply(await cursor.execute(text, values, binary=True))
 
     async def close(self) -> None:
         await self.conn.close()

@@ -92,12 +92,12 @@ class LaneBook:
     def prefetch(self, lane: int, concurrency: int, batch: int) -> int:
         """Jobs to hold in hand beyond the free slots: only where attempts take milliseconds.
 
-        Up to two batches: one is worked on while the other is on its way.
+        Up to three batches: one that is worked on, one to be read, one on its way.
         """
         pace = self._pace.get(lane)
         if pace is None or pace > QUICK:
             return 0
-        return min(2 * batch, int(concurrency * AHEAD / max(pace, 1e-6)))
+        return min(3 * batch, int(concurrency * AHEAD / max(pace, 1e-6)))
 
     def claimed(self, wants: Collection[Want], jobs: Iterable[Claimed], now: float) -> None:
         """Raise the floors over what a claim brought by *now*; remember which entries brought nothing."""

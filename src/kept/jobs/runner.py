@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import psycopg
@@ -20,11 +21,13 @@ from kept.jobs.lanes import LaneBook
 from kept.jobs.model import DONE, NOTHING, Claimed, Completed, Leave, LostLease, Outcome, Park, Raised, Released
 from kept.jobs.reports import Finished
 from kept.jobs.slots import RunAlone, Slots
-from kept.jobs.store import Stepped, Store, Survey, Unacceptable, Want
+from kept.jobs.store import Stepped, StepReply, Store, Survey, Unacceptable, Want
 from kept.signals import Signals
 
 STALE_AFTER = 1.0  # seconds a claimed job may wait in hand before it is given back
 TIDY_UP = 5.0  # seconds for a cancelled handler to end; then its job is settled without it
+LARGE = 100  # jobs: an answer that takes long enough to read that the next step is sent first
+LINGER = 0.05  # seconds a step may go on with the next one; then others of the tick have their turn
 TRIES = 5  # sendings of a step that somebody else's locks stopped
 
 
@@ -52,6 +55,14 @@ class Options:
     result_limit: int = 1024**2
 
 
+class Order(NamedTuple):
+    """What one step is to do."""
+
+    sent: list[Finished]
+    wants: list[Want]
+    most: int
+
+
 @dataclass(slots=True)
 class JobsRunner:
     """Claims, runs and settles. Nothing here waits for time: whoever ticks decides when."""
@@ -67,10 +78,12 @@ class JobsRunner:
     wake: Callable[[], None]
     claiming: bool = True
     reserved: bool = False  # for a suspect, which must be alone in this very process: no other job is claimed
+    unsure: bool = False  # a step was sent and its answer did not come: jobs may be ours that we do not know
     _slots: Slots = field(init=False)
     _terms: dict[int, Terms] = field(default_factory=dict)  # by lane
     _finished: list[Finished] = field(default_factory=list)
     _unconfirmed: dict[int, Finished] = field(default_factory=dict)
+    _missing: list[Finished] = field(default_factory=list)  # sent, and not settled by that
     _budget: int | None = None
     _setbacks: int = 0  # steps in a row that did not get through: each makes the next one smaller
 
@@ -88,12 +101,12 @@ class JobsRunner:
     @property
     def in_hand(self) -> int:
         """Jobs under our lease: running, waiting for a slot, or finished and not yet written."""
-        slots = self._slots
-        return len(slots.running) + len(slots.waiting) + len(self._finished) + len(self._unconfirmed)
+        written = len(self._finished) + len(self._unconfirmed) + len(self._missing)
+        return len(self._slots.running) + len(self._slots.waiting) + written
 
     @property
     def has_settlements(self) -> bool:
-        return bool(self._finished or self._unconfirmed)
+        return bool(self._finished or self._unconfirmed or self._missing)
 
     @property
     def runs_alone(self) -> bool:
@@ -105,27 +118,30 @@ class JobsRunner:
         self._budget = items
 
     async def step(self) -> int:
-        """Write what is finished and claim what there is room for; returns how many jobs were claimed."""
+        """Write what is finished and claim what there is room for; returns how many jobs were claimed.
+
+        The answer to a large step is read after the next one was sent: the server does not wait for us to read.
+        """
         await self._confirm()
         self._give_back_stale()
-        sent = self._finished[: max(1, self.options.batch >> self._setbacks)]
-        wants, most = self._wants()
-        if not sent and not wants:
+        order = self._order()
+        if order is None:
             return 0
-        del self._finished[: len(sent)]
-        try:
-            stepped = await self._step(sent, wants, most)
-        except BaseException:
-            for each in sent:
-                each.resent = True
-            self._finished[:0] = sent
-            self._setbacks += 1
-            raise
-        self._setbacks = 0
-        self.book.claimed(wants, stepped.claimed, monotonic())
-        self.take(stepped.claimed)
-        await self._settled(sent, stepped.lost)
-        return len(stepped.claimed)
+        reply = await self._send(order)
+        claimed, until = reply.count, monotonic() + LINGER
+        while reply.count >= LARGE and monotonic() < until and (following := self._order(coming=reply.count)):
+            sending = asyncio.create_task(self._send(following))
+            try:
+                await self._take_in_soon(order, reply)
+            except BaseException:
+                sending.cancel()
+                await asyncio.wait([sending])
+                raise
+            order, reply = following, await sending
+            claimed += reply.count
+        self._take_in(order, reply)
+        await self._look_for_missing()
+        return claimed
 
     async def claim_suspect(self) -> bool:
         """Claim one job whose process died, if none runs alone yet, and run it alone."""
@@ -178,12 +194,12 @@ class JobsRunner:
         """The lease is gone: nothing in hand is ours any more."""
         count = self.interrupt_all(LostLease())
         self._slots.waiting.clear()
-        lost = self._finished + list(self._unconfirmed.values())
+        lost = [*self._finished, *self._unconfirmed.values(), *self._missing]
         self._finished.clear()
         self._unconfirmed.clear()
+        self._missing.clear()
         for each in lost:
-            self.marks.end(each.job.id)
-            self.signals.report(reports.lost(self.book, each.job))
+            self._lost(each.job)
         return count + len(lost)
 
     async def join(self, timeout: float) -> None:
@@ -244,8 +260,7 @@ class JobsRunner:
         settlement = rules.settle(job, outcome, self.book.declaration(job.lane).retry, random.random())  # noqa: S311
         finished = Finished(job, settlement, outcome, duration)
         if isinstance(outcome, LostLease):
-            self.marks.end(job.id)
-            self.signals.report(reports.lost(self.book, job))
+            self._lost(job)
         elif completed or isinstance(outcome, Completed):
             # Its row may be locked by the handler's own transaction: a step must not wait for that.
             self._unconfirmed[job.id] = finished
@@ -257,48 +272,108 @@ class JobsRunner:
             self.marks.end(job.id)  # given back in good order: whoever has to tell for us must not charge it
         self.wake()
 
-    # --- settling
+    # --- steps
 
-    def _wants(self) -> tuple[list[Want], int]:
-        if not self.claiming or self.reserved or (self._budget is not None and self._budget <= 0):
+    def _order(self, coming: int = 0) -> Order | None:
+        """What the next step is to do, when *coming* jobs more are ours already; None: nothing."""
+        sent = self._finished[: max(1, self.options.batch >> self._setbacks)]
+        wants, most = self._wants(coming)
+        if not sent and not wants:
+            return None
+        del self._finished[: len(sent)]
+        return Order(sent, wants, most)
+
+    def _wants(self, coming: int) -> tuple[list[Want], int]:
+        if not self.claiming or self.reserved or (self._budget is not None and self._budget <= coming):
             return [], 0
         concurrency, batch = self.options.concurrency, self.options.batch
-        idle = self._slots.idle
+        idle = self._slots.idle - coming
         most = self.book.most(idle, concurrency=concurrency, batch=batch)
         if self._budget is not None:
-            most = min(most, self._budget)
+            most = min(most, self._budget - coming)
         if most <= 0:
             return [], 0
         in_hand = [attempt.job.lane for attempt in self.running.values()] + [job.lane for job, _ in self._slots.waiting]
         return self.book.wants(idle, concurrency=concurrency, batch=batch, in_hand=in_hand), most
 
-    async def _step(self, sent: list[Finished], wants: list[Want], most: int) -> Stepped:
+    async def _send(self, order: Order) -> StepReply | Stepped:
+        """The database's answer. What is not known to be written stays in hand."""
+        try:
+            reply = await self._step(order)
+        except BaseException:
+            self._put_back(order.sent)
+            self._setbacks += 1
+            self.unsure = True
+            raise
+        self._setbacks = 0
+        return reply
+
+    def _put_back(self, sent: list[Finished]) -> None:
+        for each in sent:
+            each.resent = True
+        self._finished[:0] = sent
+
+    async def _step(self, order: Order) -> StepReply | Stepped:
         worker, session = self.identity.worker, self.identity.session
-        decisions = [(each.job, each.settlement) for each in sent]
+        decisions = [(each.job, each.settlement) for each in order.sent]
         tries = TRIES
         while True:
             try:
-                return await self.store.step(worker, session, decisions, wants, most)
-            except Unacceptable:
-                # A settlement the server refuses, or a reply we cannot read: then the claim behind it stands.
+                return await self.store.ask_step(worker, session, decisions, order.wants, order.most)
+            except Unacceptable:  # a settlement that the server refuses
                 lost = await self.store.settle(worker, decisions)
-                return Stepped(await self.store.adopt(worker, [*self.known(), *(each.job.id for each in sent)]), lost)
+                known = [*self.known(), *(each.job.id for each in order.sent)]
+                return Stepped(await self.store.adopt(worker, known), lost)
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
                 tries -= 1  # it was rolled back whole, so it can be sent again; but not for ever
                 if not tries:
                     raise
 
-    async def _settled(self, sent: list[Finished], lost: frozenset[int]) -> None:
-        if lost:
-            lost = await self._really_lost([each for each in sent if each.job.id in lost])
-        for each in sent:
-            self.marks.end(each.job.id)
-            if each.job.id in lost:
-                self.signals.report(reports.lost(self.book, each.job))
-        settled = [each for each in sent if each.job.id not in lost] if lost else sent
+    async def _take_in_soon(self, order: Order, reply: StepReply | Stepped) -> None:
+        """:meth:`_take_in` when the next step was sent, and then at once: these jobs are ours, and nobody knows yet."""
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._take_in(order, reply)
+
+    def _take_in(self, order: Order, reply: StepReply | Stepped) -> None:
+        """Go on from what a step brought."""
+        try:
+            stepped = reply.read()
+        except BaseException:
+            self._put_back(order.sent)
+            raise
+        self.book.claimed(order.wants, stepped.claimed, monotonic())
+        self.take(stepped.claimed)
+        settled = order.sent
+        if stepped.lost:
+            settled = [each for each in order.sent if each.job.id not in stepped.lost]
+            self._missing += [each for each in order.sent if each.job.id in stepped.lost]
+        self._settled(settled)
+
+    # --- settled, lost, or neither
+
+    def _settled(self, settled: list[Finished]) -> None:
         if settled:
+            for each in settled:
+                self.marks.end(each.job.id)
             self._learn_pace(settled)
             self.signals.report(reports.settled(self.book, settled))
+
+    async def _look_for_missing(self) -> None:
+        """What a step did not settle is lost, unless an earlier step, whose reply was lost, had settled it."""
+        if not self._missing:
+            return
+        lost = await self._really_lost(self._missing)
+        missing, self._missing = self._missing, []
+        self._settled([each for each in missing if each.job.id not in lost])
+        for each in missing:
+            if each.job.id in lost:
+                self._lost(each.job)
+
+    def _lost(self, job: Claimed) -> None:
+        self.marks.end(job.id)
+        self.signals.report(reports.lost(self.book, job))
 
     def _learn_pace(self, settled: list[Finished]) -> None:
         durations: defaultdict[int, list[float]] = defaultdict(list)
@@ -324,6 +399,7 @@ class JobsRunner:
 
         Gone is good; still there means that the completion was rolled back, or the loss an error.
         """
+        await self._look_for_missing()
         if not self._unconfirmed:
             return
         worker = self.identity.worker

@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 from msgspec import Struct
 
-from kept.db.connect import Link, array, numbers
+from kept.db.connect import Link, Reply, array, numbers
 from kept.db.queries import DEFAULT_SCHEMA, Queries, load
 from kept.jobs.model import DONE, Claimed, Close, Lane, Leave, Note, Park, Settlement
 
@@ -26,11 +26,36 @@ class Want(NamedTuple):
     floor: int
 
 
-class Stepped(NamedTuple):
+class Stepped(Struct, frozen=True):
     """What a step brought: jobs under our lease, and ids whose lease was gone."""
 
     claimed: list[Claimed]
     lost: frozenset[int]
+
+    @property
+    def count(self) -> int:
+        return len(self.claimed)
+
+    def read(self) -> Stepped:
+        """There is nothing left to read."""
+        return self
+
+
+class StepReply:
+    """What a step brought, not yet read. *count* jobs were claimed."""
+
+    def __init__(self, reply: Reply, worker: UUID, *, settles: bool = True) -> None:
+        self._reply = reply
+        self._worker = worker
+        self._settles = settles
+        self.count = reply.count - settles
+
+    def read(self) -> Stepped:
+        """Read it, once. The first row of a step that settles tells whose lease was gone."""
+        rows, worker = self._reply.rows(), self._worker
+        told = rows.pop(0)[-1] if self._settles else "{}"
+        lost = frozenset() if told == "{}" else frozenset(map(int, told[1:-1].split(",")))
+        return Stepped([Claimed(*[*row, worker]) for row in rows], lost)
 
 
 class Survey(Struct):
@@ -65,21 +90,19 @@ class Store:
         self, worker: UUID, session: int, decisions: Sequence[Decision], wants: Sequence[Want], most: int
     ) -> Stepped:
         """Settle *decisions* and claim up to *most* of *wants*; rows others hold are skipped, not waited for."""
+        return (await self.ask_step(worker, session, decisions, wants, most)).read()
+
+    async def ask_step(
+        self, worker: UUID, session: int, decisions: Sequence[Decision], wants: Sequence[Want], most: int
+    ) -> StepReply:
+        """:meth:`step`, to be read later."""
+        params = _claim_params(worker, session, wants, most)
         if not decisions:
-            return Stepped(await self.claim(worker, session, wants, most), frozenset())
-        params = _settle_params(decisions) | _claim_params(worker, session, wants, most)
+            return StepReply(await self.link.ask(self.sql["claim"], params), worker, settles=False)
         try:
-            rows = await self.link.rows(self.sql["step"], params)
+            return StepReply(await self.link.ask(self.sql["step"], params | _settle_params(decisions)), worker)
         except UnicodeEncodeError as error:  # a lone surrogate: one more value the database does not take
             raise psycopg.DataError(str(error)) from None
-        told = rows[0][-1]
-        lost = frozenset() if told == "{}" else frozenset(map(int, told[1:-1].split(",")))
-        return Stepped([Claimed(*[*row, worker]) for row in rows[1:]], lost)
-
-    async def claim(self, worker: UUID, session: int, wants: Sequence[Want], most: int) -> list[Claimed]:
-        """Claim up to *most* of *wants*: a step with nothing to settle."""
-        rows = await self.link.rows(self.sql["claim"], _claim_params(worker, session, wants, most))
-        return [Claimed(*[*row, worker]) for row in rows]
 
     async def settle(self, worker: UUID, decisions: Sequence[Decision]) -> frozenset[int]:
         """Write *decisions*; returns the ids whose lease was gone. One bad value does not stop the others."""

@@ -59,6 +59,7 @@ class Listener:
         By a reader on the socket, not by the driver's generator: a wake-up should take microseconds.
         """
         loop, wire = asyncio.get_running_loop(), conn.pgconn
+        socket = wire.socket  # asked for now: a connection that was lost does not tell
         ended: asyncio.Future[None] = loop.create_future()
 
         def read() -> None:
@@ -67,12 +68,12 @@ class Listener:
                 while (told := wire.notifies()) is not None:
                     self._heard(told.extra.decode(errors="replace"))
             except psycopg.Error as error:
-                loop.remove_reader(wire.socket)
+                loop.remove_reader(socket)
                 if not ended.done():
                     ended.set_exception(error)
 
-        loop.add_reader(wire.socket, read)
+        loop.add_reader(socket, read)
         try:
             await ended
         finally:
-            loop.remove_reader(wire.socket)
+            loop.remove_reader(socket)

@@ -119,6 +119,7 @@ class Post:
         await self.runner.join(CLEAN_UP)
         self.lease = await self._begin_lease()
         self.runner.identity = Identity(self.lease.worker)
+        self.runner.unsure = False
         self.runner.marks = self.lease.board
         old.end(closed=True)
         self.signals.report(
@@ -140,7 +141,7 @@ class Post:
             if self.lease.gone:
                 await self.hand_back(self.lease)
                 return True
-            if not self.runner.in_hand:
+            if not self.runner.in_hand and not self.runner.unsure:
                 await self.store.awake(self.lease.worker)
                 await self.store.close(self.lease.worker)
                 return True
@@ -160,6 +161,7 @@ class Post:
             return
         self.runner.identity.session = session
         self.runner.take(await self.store.adopt(self.lease.worker, self.runner.known()))
+        self.runner.unsure = False
 
     async def _lost_claims(self) -> bool:
         """Whether the database forgot a claim of ours, as after a failover that lost the last moments.

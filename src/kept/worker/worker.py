@@ -222,9 +222,12 @@ class Worker:
     # --- ending
 
     async def _end_loop(self, until: float) -> None:
-        """Let the tick under way end; a statement that waits for a lock does not use up more than the grace."""
-        loop = set(self._tasks[:1])
-        while loop and monotonic() < until and not self._hurried:
+        """Let the tick under way end; a statement that waits for a lock does not use up more than the grace.
+
+        But a moment it gets in any case: one that is cut off leaves us unsure of what it did.
+        """
+        loop, moment = set(self._tasks[:1]), monotonic() + 2 * WATCH
+        while loop and (monotonic() < moment or (monotonic() < until and not self._hurried)):
             _, loop = await asyncio.wait(loop, timeout=WATCH)
         for task in loop:
             task.cancel()
