@@ -8,6 +8,7 @@ survey.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from kept.jobs.declaration import Declaration
@@ -34,6 +35,7 @@ class LaneBook:
         self._misses: dict[tuple[int, int], int] = {}
         self._pace: dict[int, float] = {}
         self._turn = 0
+        self.exhausted = False  # the last claim brought less than it might have, wherever it looked
 
     @property
     def ids(self) -> list[int]:
@@ -102,8 +104,10 @@ class LaneBook:
     def claimed(self, wants: Collection[Want], jobs: Iterable[Claimed], now: float) -> None:
         """Raise the floors over what a claim brought by *now*; remember which entries brought nothing."""
         highest: dict[tuple[int, int], int] = {}
+        brought: Counter[tuple[int, int]] = Counter()
         for job in jobs:
             entry = (job.lane, job.priority)
+            brought[entry] += 1
             if job.id >= highest.get(entry, 0):
                 highest[entry] = job.id
         for entry, id in highest.items():
@@ -112,6 +116,7 @@ class LaneBook:
         for want in wants:
             entry = (want.lane, want.priority)
             self._misses[entry] = 0 if entry in highest else self._misses.get(entry, 0) + 1
+        self.exhausted = all(brought[want.lane, want.priority] < want.want for want in wants)
 
     def _raise(self, entry: tuple[int, int], floor: int, now: float) -> None:
         """A floor follows the claims at a distance: ids are drawn before they are committed, not always in turn."""

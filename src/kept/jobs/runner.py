@@ -140,6 +140,8 @@ class JobsRunner:
             order, reply = following, await sending
             claimed += reply.count
         self._take_in(order, reply)
+        if reply.count:
+            await asyncio.sleep(0)  # handlers first; then the next step
         await self._look_for_missing()
         return claimed
 

@@ -29,13 +29,16 @@ class Alarm:
         self._no_suspect_before = 0.0
         self._hints: set[tuple[int, int]] = set()
         self._heard, self._counted_from = 0, LONG_AGO  # wake-ups within about a second
-        self._woken = asyncio.Event()
+        self._rung = False
+        self._sleeper: asyncio.Future[None] | None = None
 
     # --- being woken
 
     def ring(self) -> None:
         """Something happened."""
-        self._woken.set()
+        self._rung = True
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
 
     def hear(self, payload: str) -> None:
         """A wake-up from the database: ``lane:priority``, ``lanes`` or ``suspects``."""
@@ -125,8 +128,8 @@ class Alarm:
         due = pacing.until(*moments, now=monotonic())
         if due is not None:
             delay = min(delay, due)
-        if delay <= 0 or self._woken.is_set():
-            self._woken.clear()
+        if delay <= 0 or self._rung:
+            self._rung = False
             await asyncio.sleep(0)
             return
         await self.sleep(delay)
@@ -135,10 +138,16 @@ class Alarm:
 
     async def sleep(self, delay: float) -> None:
         """Sleep until the time is over or something happened."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._woken.wait()
-        self._woken.clear()
+        if not self._rung:
+            loop = asyncio.get_running_loop()
+            self._sleeper = loop.create_future()
+            over = loop.call_later(delay, self.ring)
+            try:
+                await self._sleeper
+            finally:
+                over.cancel()
+                self._sleeper = None
+        self._rung = False
 
     async def sleep_off_error(self) -> None:
         """Sleep after a pass that failed for a reason we do not understand."""

@@ -50,7 +50,10 @@ class Rounds:
             runner=settings.tick_runner.total_seconds(),
             items=settings.tick_items if plan.once else None,
         )
-        return Tick(runners, self.post.signals, limits, settings.tick_runners, patient={"jobs"} if plan.once else ())
+        if plan.once:
+            return Tick(runners, self.post.signals, limits, settings.tick_runners, patient={"jobs"})
+        due = {"reclaim": self._reclaim_due, "promote": self._survey_due, "upkeep": self._upkeep_due}
+        return Tick(runners, self.post.signals, limits, settings.tick_runners, due=due)
 
     def reconnected(self) -> None:
         """A server that crashed has forgotten who sleeps; and workers cut off as we were come first.
@@ -72,9 +75,12 @@ class Rounds:
 
     # --- reclaim
 
+    def _reclaim_due(self) -> bool:
+        return self._survey.expired and monotonic() >= self._next_reclaim
+
     async def reclaim(self, _budget: Budget) -> int:
         """Take jobs back from workers whose lease ran out; tell what keepers took back."""
-        if not self._survey.expired or monotonic() < self._next_reclaim:
+        if not self._reclaim_due():
             return 0
         scan = self.post.plan.settings.reclaim_scan.total_seconds()
         self._next_reclaim = monotonic() + scan * (0.9 + 0.2 * random.random())  # noqa: S311
@@ -89,9 +95,9 @@ class Rounds:
 
     async def promote(self, _budget: Budget) -> int:
         """Look around when it is time to: what came due, what lies below the floors, who died."""
-        now = monotonic()
-        if not self._survey_due(now):
+        if not self._survey_due():
             return 0
+        now = monotonic()
         bottom = pacing.bottom_allowed(now, self._bottom_at, self._bottom_cost)
         most = self.post.plan.settings.batch
         survey = await self.post.store.survey(self.post.book.ids, bottom=bottom, most=most)
@@ -101,7 +107,8 @@ class Rounds:
         await self._take_survey(survey, bottom=bottom)
         return survey.count
 
-    def _survey_due(self, now: float) -> bool:
+    def _survey_due(self) -> bool:
+        now = monotonic()
         if self.alarm.look_for_lanes or pacing.until(*self.moments(), now=now) == 0.0:
             return True
         # A hint comes first: whoever wakes us wants the job started, not the surroundings explored.
@@ -128,6 +135,11 @@ class Rounds:
         heard = self.listener is not None and self.listener.listening.is_set()
         return heard and monotonic() < self._flag_until - pacing.FLAG_LEFT
 
+    @property
+    def nothing_left(self) -> bool:
+        """Whether the last claim took all there was and whoever brings more will wake us."""
+        return self.will_be_woken and self.post.book.exhausted and not self.post.runner.has_settlements
+
     async def ask_to_be_woken(self) -> bool:
         """Make sure our wish to be woken stands; False if it was just expressed, so that one more look is due."""
         now = monotonic()
@@ -144,12 +156,14 @@ class Rounds:
 
     # --- upkeep
 
+    def _upkeep_due(self) -> bool:
+        return monotonic() >= self._next_upkeep
+
     async def upkeep(self, _budget: Budget) -> int:
         """Partitions and purges: once an hour in the whole cluster."""
-        now = monotonic()
-        if now < self._next_upkeep:
+        if not self._upkeep_due():
             return 0
-        self._next_upkeep = now + UPKEEP_LOOK
+        self._next_upkeep = monotonic() + UPKEEP_LOOK
         await self.post.refresh_lanes()
         if not await self.post.store.turn("upkeep", self.post.lease.worker, UPKEEP_EVERY):
             return 0

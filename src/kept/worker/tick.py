@@ -68,9 +68,11 @@ class Tick:
         order: Sequence[str] | None = None,
         *,
         patient: Collection[str] = (),
+        due: Mapping[str, Callable[[], bool]] | None = None,
     ) -> None:
         self._runners = choose(runners, order)
         self._patient = patient  # these stop by themselves when their budget is over, and are not cut off
+        self._due = due or {}  # what needs no pass is not given one: a wake-up has to get through quickly
         self._signals = signals
         self._limits = limits
         self._lock = asyncio.Lock()
@@ -81,6 +83,8 @@ class Tick:
             started = monotonic()
             reports = []
             for name, runner in self._runners.items():
+                if name in self._due and not self._due[name]():
+                    continue
                 budget = self._budget(started)
                 if budget.seconds <= 0:
                     break

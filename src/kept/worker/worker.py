@@ -153,7 +153,7 @@ class Worker:
         """Go on at once after work; wait longer and longer when there is none, but never past the next due time."""
         if any(report.error for report in reports):
             await self._alarm.sleep_off_error()
-        elif any(report.items for report in reports):
+        elif any(report.items for report in reports) and not self._rounds.nothing_left:
             self._alarm.worked()
             if self._alarm.rhythm.busy > 0:  # else at once: handlers get their turn while the next step is under way
                 await self._alarm.pause(self._alarm.rhythm.busy, *self._rounds.moments())
