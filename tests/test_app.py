@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 
 import psycopg
 import pytest
@@ -446,3 +447,70 @@ def test_a_spare_is_for_workers_whose_command_was_told_where_the_app_is(database
     assert app.plan().spare
     assert not app.plan(spare=False).spare
     assert not app.plan(once=True).spare
+
+
+# --- what a worker holds, and when it looks
+
+
+async def test_jobs_that_wait_behind_slow_ones_are_given_back_and_not_taken_again(
+    app: App, conn: psycopg.Connection
+) -> None:
+    gate = asyncio.Event()
+
+    @app.task()
+    async def work(*, blocks: bool) -> None:
+        if blocks:
+            await gate.wait()
+
+    def held() -> int:
+        return conn.execute("select count(*) from kept.job where worker is not null").fetchone()[0]  # type: ignore[index]
+
+    async with at_work(app, concurrency=4):
+        await app.aenqueue_many([work.bind(blocks=False) for _ in range(500)])
+        await aeventually(lambda: not conn.execute("select from kept.job").fetchall(), what="an empty table")
+        await app.aenqueue_many([work.bind(blocks=True) for _ in range(500)])
+        await aeventually(lambda: held() > 4, what="jobs in hand, as the lane is quick")
+        await aeventually(lambda: held() == 4, what="only what runs in hand")
+        attempts = conn.execute("select sum(attempt) from kept.job").fetchone()
+        await app.aenqueue_many([work.bind(blocks=True)])
+        await aeventually(lambda: conn.execute("select count(*) from kept.job").fetchone() == (501,))
+        assert conn.execute("select sum(attempt) from kept.job").fetchone() == attempts
+        gate.set()
+        await aeventually(lambda: not conn.execute("select from kept.job").fetchall(), what="the end of all of them")
+
+
+async def test_a_lane_that_is_new_is_one_that_its_worker_wants_to_be_woken_for(
+    app: App, conn: psycopg.Connection
+) -> None:
+    @app.task()
+    async def note() -> None: ...
+
+    wanted = "select count(*) from kept.sleeper s join kept.lane l on l.id = s.lane where l.queue = %s"
+    async with at_work(app):
+        await aeventually(lambda: conn.execute(wanted, ["default"]).fetchone() == (1,), what="a worker asleep")
+        await (await note.using(queue="fresh").aenqueue()).aresult()
+        await aeventually(
+            lambda: conn.execute(wanted, ["fresh"]).fetchone() == (1,), timeout=5.0, what="its wish to be woken"
+        )
+
+
+@pytest.mark.slow
+async def test_every_retry_on_an_idle_worker_starts_within_100_ms_of_its_time(app: App) -> None:
+    ended: list[float] = []
+    late: list[float] = []
+
+    @app.task(retry=Retry.fixed("150ms", max_attempts=3, jitter="0s"))
+    async def flaky() -> None:
+        if ended:
+            late.append(monotonic() - ended[-1] - 0.15)
+        await asyncio.sleep(0.03)
+        ended.append(monotonic())
+        raise LookupError("not yet")
+
+    async with at_work(app):
+        for _ in range(8):
+            ended.clear()
+            with pytest.raises(JobFailed):
+                await (await flaky.aenqueue()).aresult()
+    assert len(late) == 16
+    assert -0.005 < min(late) <= max(late) < 0.1

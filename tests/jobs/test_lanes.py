@@ -188,6 +188,37 @@ def test_a_lane_of_higher_priority_stays_first_whatever_the_turn():
     assert {book.wants(10, **ROOM)[0].lane for _ in range(6)} == {3}
 
 
+@pytest.mark.parametrize("priority", [0, 10])
+def test_lanes_with_nothing_to_do_do_not_keep_one_that_has_from_being_asked(priority):
+    book = book_of(*(lane(n, priority) for n in range(1, 31)), lane(31), lane(32))
+    make_quick(book, 31)
+    for _ in range(300):
+        book.hinted((32, 0), deep=False)
+        assert 32 in asked(book.wants(10, **ROOM))
+
+
+def test_a_claim_that_brought_less_than_it_asked_for_everywhere_took_all_there_was():
+    book = book_of(lane(1), lane(2))
+    for entry in ((1, 0), (2, 0)):
+        book.hinted(entry, deep=False)
+    wants = book.wants(10, **ROOM)
+    book.claimed(wants, [job(1), job(2, lane=2)], 0.0)
+    assert book.exhausted
+    book.claimed(wants, [job(n) for n in range(asked(wants)[1])], 0.0)
+    assert not book.exhausted
+    book.claimed([], [], 0.0)
+    assert not book.exhausted, "nobody was asked"
+
+
+def test_a_claim_that_could_not_ask_every_busy_lane_did_not_take_all_there_was():
+    book = book_of(*(lane(n) for n in range(1, 6)))
+    make_quick(book, 5)
+    for n in range(1, 5):
+        book.hinted((n, 0), deep=False)
+    book.claimed(book.wants(2, **ROOM), [], 0.0)
+    assert not book.exhausted
+
+
 def test_busy_lanes_share_the_idle_slots():
     book = book_of(lane(1), lane(2), lane(3))
     book.claimed(book.wants(9, **ROOM), [job(1), job(2, lane=2)], 0.0)

@@ -114,7 +114,8 @@ async def _aanswer(cursor: psycopg.AsyncRawCursor[Any], what: tuple[LiteralStrin
 
 
 def _can_copy(cursor: psycopg.RawCursor[Any] | psycopg.AsyncRawCursor[Any]) -> bool:
-    return cursor.connection.pgconn.pipeline_status == PipelineStatus.OFF
+    conn = cursor.connection
+    return conn.pgconn.pipeline_status == PipelineStatus.OFF and conn.info.encoding == "utf-8"
 
 
 # Not by asking for cursor.description: in a pipeline there is none before somebody fetches.

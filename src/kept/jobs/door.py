@@ -134,7 +134,7 @@ def _copied(
     if any(lane.priority is None for lane in lanes.values()):
         lanes = yield from _lanes(sql, requests)  # made just now, in a statement that could not see them
     rows = yield sql["reserve"], {"count": len(requests)}
-    now, ids = rows[0]
+    now, ids = datetime.fromisoformat(rows[0][0]), [int(id) for id in rows[0][1][1:-1].split(",")]
     lines, ready = [], set()
     for id, request in zip(ids, requests, strict=True):
         lane = lanes[request.queue, request.task]

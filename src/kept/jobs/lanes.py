@@ -35,7 +35,8 @@ class LaneBook:
         self._misses: dict[tuple[int, int], int] = {}
         self._pace: dict[int, float] = {}
         self._turn = 0
-        self.exhausted = False  # the last claim brought less than it might have, wherever it looked
+        self._unasked = False  # there was no room to ask a lane that had something lately
+        self.exhausted = False  # the last claim brought less than it might have, wherever there may be something
 
     @property
     def ids(self) -> list[int]:
@@ -65,26 +66,34 @@ class LaneBook:
     def wants(self, idle: int, *, concurrency: int, batch: int, in_hand: Iterable[int] | None = None) -> list[Want]:
         """What to claim when *idle* slots have nothing to do (negative: jobs wait in hand already).
 
-        Higher priorities first; lanes of one priority take turns. A lane that had nothing lately is asked for
-        one job only. Slow lanes together are asked for no more than there is room for: idle slots, or, given
-        the lanes of the jobs *in hand*, also the slots of quick ones, which will be free in a moment; without
-        that a backlog of quick jobs would keep slow ones waiting for as long as it lasts.
+        Higher priorities first; lanes of one priority take turns. A lane that had nothing lately comes after all
+        others, however high its priority, and is asked for one job only. Slow lanes together are asked for no more
+        than there is room for: idle slots, or, given the lanes of the jobs *in hand*, also the slots of quick ones,
+        which will be free in a moment; without that a backlog of quick jobs would keep slow ones waiting for as long
+        as it lasts.
         """
-        entries = sorted(self._floors, key=lambda entry: -entry[1])
         self._turn += 1
-        entries = _rotated_within_priority(entries, self._turn)
+        entries = self._in_turn(hot=True) + self._in_turn(hot=False)
         ahead = {lane: self.prefetch(lane, concurrency, batch) for lane in self._lanes}
         hot = sum(1 for entry in entries if self._is_hot(entry) and not ahead[entry[0]])
         room = idle if in_hand is None else concurrency - sum(not ahead.get(lane) for lane in in_hand)
         left = room if any(ahead.values()) else len(entries) * batch  # else `most` is limit enough
         wants = []
+        self._unasked = False
         for entry in entries:
             quick = ahead[entry[0]]
             want = min(batch, idle + quick) if quick else min(left, self._want(entry, room, hot))
             if want > 0:
                 wants.append(Want(*entry, want, self._floors[entry]))
                 left -= 0 if quick else want
+            elif self._is_hot(entry):
+                self._unasked = True
         return wants
+
+    def _in_turn(self, *, hot: bool) -> list[tuple[int, int]]:
+        """Entries that had something lately, or had not: by priority; within one, another is first each time."""
+        entries = [entry for entry in self._floors if self._is_hot(entry) is hot]
+        return _rotated_within_priority(sorted(entries, key=lambda entry: -entry[1]), self._turn)
 
     def most(self, idle: int, *, concurrency: int, batch: int) -> int:
         """The most jobs one claim may bring."""
@@ -116,7 +125,8 @@ class LaneBook:
         for want in wants:
             entry = (want.lane, want.priority)
             self._misses[entry] = 0 if entry in highest else self._misses.get(entry, 0) + 1
-        self.exhausted = all(brought[want.lane, want.priority] < want.want for want in wants)
+        met = (brought[want.lane, want.priority] < want.want for want in wants)
+        self.exhausted = bool(wants) and not self._unasked and all(met)
 
     def _raise(self, entry: tuple[int, int], floor: int, now: float) -> None:
         """A floor follows the claims at a distance: ids are drawn before they are committed, not always in turn."""
@@ -150,6 +160,7 @@ class LaneBook:
             self._floors = {
                 entry: floor for entry, floor in self._floors.items() if entry in used or self._is_hot(entry)
             }
+            self._rising = {entry: rise for entry, rise in self._rising.items() if entry in self._floors}
         for seen in (survey.ready, survey.promoted):
             for entry, id in seen.items():
                 self.lower(entry, id)

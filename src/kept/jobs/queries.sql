@@ -37,8 +37,9 @@ select w.queue, w.task, coalesce(l.id, kept.lane_id(w.task, w.queue)) as id, l.p
 
 
 -- name: reserve
--- So many ids for jobs to be copied in, and the time they are written at.
-select kept.now(), array(select nextval('kept.job_id_seq') from generate_series(1, %(count)s::int))
+-- So many ids for jobs to be copied in, and the time they are written at; as text, which any connection reads alike.
+select to_char(kept.now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US+00:00'),
+       array(select nextval('kept.job_id_seq') from generate_series(1, %(count)s::int))::text
 
 
 -- name: copy_jobs

@@ -8,12 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import psycopg
 
+from kept.errors import Unavailable
 from kept.jobs import reports, rules
 from kept.jobs.attempt import Attempt, timed_out
 from kept.jobs.context import Terms
@@ -22,6 +24,7 @@ from kept.jobs.model import DONE, NOTHING, Claimed, Completed, Leave, LostLease,
 from kept.jobs.reports import Finished
 from kept.jobs.slots import RunAlone, Slots
 from kept.jobs.store import Stepped, StepReply, Store, Survey, Unacceptable, Want
+from kept.jobs.text import message_of
 from kept.signals import Signals
 
 STALE_AFTER = 1.0  # seconds a claimed job may wait in hand before it is given back
@@ -78,6 +81,8 @@ class JobsRunner:
     wake: Callable[[], None]
     claiming: bool = True
     reserved: bool = False  # for a suspect, which must be alone in this very process: no other job is claimed
+    exhausted: bool = False  # the last claim took all there was
+    park_until: float | None = None  # when the first of those that this runner parked comes back
     unsure: bool = False  # a step was sent and its answer did not come: jobs may be ours that we do not know
     _slots: Slots = field(init=False)
     _terms: dict[int, Terms] = field(default_factory=dict)  # by lane
@@ -109,6 +114,17 @@ class JobsRunner:
         return bool(self._finished or self._unconfirmed or self._missing)
 
     @property
+    def has_room(self) -> bool:
+        """Whether a job could start now."""
+        return self._slots.idle > 0
+
+    @property
+    def stale_at(self) -> float | None:
+        """When the job that waits longest is to be given back."""
+        waiting = self._slots.waiting
+        return waiting[0][1] + STALE_AFTER if waiting else None
+
+    @property
     def runs_alone(self) -> bool:
         """Whether a suspect is running."""
         return self._slots.runs_alone
@@ -137,9 +153,10 @@ class JobsRunner:
                 sending.cancel()
                 await asyncio.wait([sending])
                 raise
-            order, reply = following, await sending
+            order, reply = following, await self._sent(following, sending)
             claimed += reply.count
         self._take_in(order, reply)
+        self.exhausted = self.book.exhausted and reply.count < order.most
         if reply.count:
             await asyncio.sleep(0)  # handlers first; then the next step
         await self._look_for_missing()
@@ -150,7 +167,11 @@ class JobsRunner:
         if not self.claiming or self.runs_alone or not self.book.ids:
             return False
         lanes = random.sample(self.book.ids, len(self.book.ids))  # so that no lane's suspects wait for another's
-        jobs = await self.store.claim_suspects(self.identity.worker, self.identity.session, lanes, 1)
+        try:
+            jobs = await self.store.claim_suspects(self.identity.worker, self.identity.session, lanes, 1)
+        except BaseException:
+            self.unsure = True
+            raise
         if jobs:
             self.signals.report(reports.claimed(self.book, jobs))
         for job in jobs:
@@ -288,8 +309,10 @@ class JobsRunner:
     def _wants(self, coming: int) -> tuple[list[Want], int]:
         if not self.claiming or self.reserved or (self._budget is not None and self._budget <= coming):
             return [], 0
+        if self._setbacks and self._finished:
+            return [], 0  # first let go of what did not get through
         concurrency, batch = self.options.concurrency, self.options.batch
-        idle = self._slots.idle - coming
+        idle = self._slots.idle - coming - max(0, len(self._finished) - batch)
         most = self.book.most(idle, concurrency=concurrency, batch=batch)
         if self._budget is not None:
             most = min(most, self._budget - coming)
@@ -309,6 +332,18 @@ class JobsRunner:
             raise
         self._setbacks = 0
         return reply
+
+    async def _sent(self, order: Order, sending: asyncio.Task[StepReply | Stepped]) -> StepReply | Stepped:
+        """The answer to a step that another task sent. It is not lost if we are told to stop when it has just come."""
+        try:
+            return await sending
+        except asyncio.CancelledError:
+            await asyncio.wait([sending])
+            if not sending.cancelled() and sending.exception() is None:
+                self._take_in(order, sending.result())
+            else:
+                self.unsure = True
+            raise
 
     def _put_back(self, sent: list[Finished]) -> None:
         for each in sent:
@@ -342,9 +377,10 @@ class JobsRunner:
         """Go on from what a step brought."""
         try:
             stepped = reply.read()
-        except BaseException:
+        except Exception as error:  # what it claimed is ours all the same
             self._put_back(order.sent)
-            raise
+            self.unsure = True
+            raise Unavailable(f"the answer to a step cannot be read: {message_of(error)}") from error
         self.book.claimed(order.wants, stepped.claimed, monotonic())
         self.take(stepped.claimed)
         settled = order.sent
@@ -359,6 +395,8 @@ class JobsRunner:
         if settled:
             for each in settled:
                 self.marks.end(each.job.id)
+                if isinstance(each.settlement, Park) and each.settlement.delay > 0:
+                    self.park_until = min(self.park_until or inf, monotonic() + each.settlement.delay)
             self._learn_pace(settled)
             self.signals.report(reports.settled(self.book, settled))
 
@@ -418,8 +456,11 @@ class JobsRunner:
             self._finish(each.job, _unfounded(each.outcome), each.duration)
 
     def _give_back_stale(self) -> None:
-        """A job that waits in hand behind slow ones is better off elsewhere."""
-        self._release(self._slots.take_waiting(since=monotonic() - STALE_AFTER))
+        """A job that waits in hand behind slow ones is better off elsewhere; and its lane is not quick any more."""
+        stale = self._slots.take_waiting(since=monotonic() - STALE_AFTER)
+        for lane in {job.lane for job in stale}:
+            self.book.finished(lane, [STALE_AFTER])
+        self._release(stale)
 
 
 def _unfounded(outcome: Outcome) -> Outcome:

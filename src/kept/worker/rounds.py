@@ -31,6 +31,7 @@ class Rounds:
         self._survey = Survey(ready={}, promoted={})
         self._surveyed_at = self._bottom_at = LONG_AGO
         self._bottom_cost = 0.0
+        self._looked_below = False  # the last survey did
         self._next_reclaim = self._next_upkeep = 0.0
         self._look_at: float | None = None  # when a survey is due at the latest
         self._flag_until = 0.0  # until when our wish to be woken stands
@@ -64,10 +65,11 @@ class Rounds:
         self._next_reclaim = monotonic() + min(self.post.lease.seconds, 2 * pacing.RECONNECT_MAX)
 
     def moments(self) -> list[float | None]:
-        """When there is something to do: a job or a suspect that we could start is due, a lease ran out, a look is."""
+        """When there is something to do: a job is due, or a suspect that we could start; a lease ran out; a look."""
         suspect = self.alarm.suspect_at if self._does("jobs") and self._can_run_alone else None
         reclaim = self._next_reclaim if self._does("reclaim") and self._survey.expired else None
-        return [self.alarm.due_at, suspect, reclaim, self._look_at]
+        stale = self.post.runner.stale_at if self._does("jobs") else None
+        return [self.alarm.due_at, suspect, reclaim, stale, self._look_at]
 
     def _does(self, runner: str) -> bool:
         chosen = self.post.plan.settings.tick_runners
@@ -104,6 +106,7 @@ class Rounds:
         self._surveyed_at, self._look_at = monotonic(), None
         if bottom:
             self._bottom_at, self._bottom_cost = self._surveyed_at, self._surveyed_at - now
+        self._looked_below = bottom
         await self._take_survey(survey, bottom=bottom)
         return survey.count
 
@@ -121,13 +124,20 @@ class Rounds:
         self.post.runner.surveyed(survey, bottom=bottom)
         if self.alarm.look_for_lanes or survey.newest_lane > self.post.newest_lane:
             self.alarm.look_for_lanes = False
-            await self.post.refresh_lanes()
+            await self._refresh_lanes()
             self.post.newest_lane = max(self.post.newest_lane, survey.newest_lane)
             self._surveyed_at = LONG_AGO
             self.alarm.ring()
         if self._flag_until and (self.alarm.overwhelmed or monotonic() - self.alarm.slept_at > pacing.BUSY_AFTER):
             self._flag_until = 0.0
             await self.post.store.awake(self.post.lease.worker)
+
+    async def _refresh_lanes(self) -> None:
+        before = set(self.post.book.ids)
+        await self.post.refresh_lanes()
+        if set(self.post.book.ids) != before:
+            self._flag_until = 0.0  # our wish to be woken does not name the new ones
+            self.alarm.hint(self.post.book)
 
     @property
     def will_be_woken(self) -> bool:
@@ -138,13 +148,14 @@ class Rounds:
     @property
     def nothing_left(self) -> bool:
         """Whether the last claim took all there was and whoever brings more will wake us."""
-        return self.will_be_woken and self.post.book.exhausted and not self.post.runner.has_settlements
+        runner = self.post.runner
+        return self.will_be_woken and runner.exhausted and not runner.has_settlements
 
     async def ask_to_be_woken(self) -> bool:
         """Make sure our wish to be woken stands; False if it was just expressed, so that one more look is due."""
         now = monotonic()
         deaf = self.listener is None or not self.listener.listening.is_set()
-        if deaf or self.will_be_woken:
+        if deaf or self.will_be_woken or not self.post.runner.has_room:
             return True
         fresh = now >= self._flag_until
         await self.post.store.sleep(self.post.lease.worker, self.post.book.ids, pacing.FLAG_FOR)
@@ -164,7 +175,7 @@ class Rounds:
         if not self._upkeep_due():
             return 0
         self._next_upkeep = monotonic() + UPKEEP_LOOK
-        await self.post.refresh_lanes()
+        await self._refresh_lanes()
         if not await self.post.store.turn("upkeep", self.post.lease.worker, UPKEEP_EVERY):
             return 0
         settings = self.post.plan.settings
@@ -181,13 +192,21 @@ class Rounds:
         took = await self._take_suspect()
         cheap = pacing.BOTTOM_COST * self._bottom_cost < pacing.BOTTOM_EVERY
         hinted = self.alarm.take_hints(self.post.book, deep=cheap)
-        if self.alarm.resting and not hinted and not self.post.runner.has_settlements:
+        runner = self.post.runner
+        waits = runner.has_settlements or runner.stale_at is not None
+        if self.alarm.resting and self._looked_below and not hinted and not waits:
             return took  # the survey has just looked, and there was nothing
-        claimed = await self.post.runner.step()
-        if hinted and not claimed and self._does("promote"):
-            # What we were woken for was taken by others, or is parked and due in a moment: soon look for that.
-            self._look_at = min(self._look_at or inf, monotonic() + pacing.SURVEY_HINTED)
+        claimed = await runner.step()
+        if self._does("promote"):
+            if hinted and runner.has_room:  # what we were woken for may be due in a moment only
+                self._look_by(monotonic() + pacing.SURVEY_HINTED)
+            self._look_by(runner.park_until)
+            runner.park_until = None
         return took + claimed
+
+    def _look_by(self, moment: float | None) -> None:
+        if moment is not None:
+            self._look_at = min(self._look_at or inf, moment)
 
     async def drain_jobs(self, budget: Budget) -> int:
         """Tick mode: claim within the budget and wait for what was started."""

@@ -54,7 +54,7 @@ begin
   end if;
 exception
   -- A partition was dropped while we looked, or this role may read kept.history but not its partitions by name.
-  when undefined_table or insufficient_privilege then
+  when undefined_table or insufficient_privilege or syntax_error then
     return query select * from kept.history h where h.id = the_id order by h.settled_at desc limit 1;
 end $$;
 
