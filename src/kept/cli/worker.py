@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -66,6 +67,7 @@ def worker(session: Session, /, app: str | None, migrating: bool, metrics_host: 
         sys.exit(Supervisor(settings.processes, settings.grace.total_seconds()).run())
     if INDEX in os.environ:
         die_with_parent(signal.SIGTERM)
+    gc.freeze()  # what is loaded stays: no collection has to look at it again
     code = asyncio.run(_work(loaded, metrics_host))
     loaded.close()
     sys.stdout.flush()
