@@ -6,7 +6,7 @@ An operation is written once, as a generator that yields statements, or rows to 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, LiteralString, NamedTuple, TypeVar
 
 import psycopg
@@ -25,7 +25,7 @@ class Copy(NamedTuple):
     """Rows for COPY … FROM STDIN, as text. The answer is one row; none if this connection cannot copy now."""
 
     statement: LiteralString
-    data: str
+    lines: Iterable[str]
 
 
 Steps = Generator[tuple[LiteralString, Params] | Copy, Rows, T]
@@ -94,7 +94,8 @@ def _answer(cursor: psycopg.RawCursor[Any], what: tuple[LiteralString, Params] |
         if not _can_copy(cursor):
             return []
         with cursor.copy(what.statement) as copy:
-            copy.write(what.data)
+            for lines in what.lines:
+                copy.write(lines)
         return [()]
     text, names = numbered(what[0])
     cursor.execute(text, [what[1][name] for name in names])
@@ -106,7 +107,8 @@ async def _aanswer(cursor: psycopg.AsyncRawCursor[Any], what: tuple[LiteralStrin
         if not _can_copy(cursor):
             return []
         async with cursor.copy(what.statement) as copy:
-            await copy.write(what.data)
+            for lines in what.lines:
+                await copy.write(lines)
         return [()]
     text, names = numbered(what[0])
     await cursor.execute(text, [what[1][name] for name in names])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -13,6 +13,7 @@ from kept.db.connect import array, numbers
 from kept.db.queries import Queries
 from kept.db.tx import Copy, Rows, Steps
 
+AT_A_TIME = 500  # lines sent together
 COPY_FROM = 50  # jobs from which on it pays to copy them in
 SOON = timedelta(seconds=2)  # a job due within this is worth a wake-up
 
@@ -135,25 +136,44 @@ def _copied(
         lanes = yield from _lanes(sql, requests)  # made just now, in a statement that could not see them
     rows = yield sql["reserve"], {"count": len(requests)}
     now, ids = datetime.fromisoformat(rows[0][0]), [int(id) for id in rows[0][1][1:-1].split(",")]
-    lines, ready = [], set()
-    for id, request in zip(ids, requests, strict=True):
-        lane = lanes[request.queue, request.task]
-        priority = (lane.priority or 0) if request.priority is None else request.priority
-        due_at = request.due_at or (now + timedelta(seconds=request.delay) if request.delay else now)
-        if due_at <= now + SOON:
-            ready.add((lane.id, priority))
-        payload = request.payload.replace("\\", "\\\\")  # JSON holds no other character that COPY minds
-        headers = r"\N" if request.headers is None else request.headers.replace("\\", "\\\\")
-        lines.append(f"{id}\t{lane.id}\t{priority}\t{due_at <= now}\t{due_at}\t{now}\t{headers}\t{payload}\n")
-    if not (yield Copy(sql["copy_jobs"], "".join(lines))):
+    soon: set[tuple[int, int]] = set()
+    if not (yield Copy(sql["copy_jobs"], _lines(zip(ids, requests, strict=True), lanes, now, soon))):
         return None
-    if ready:
-        woken = sorted(ready)
+    if soon:
+        woken = sorted(soon)
         yield (
             sql["wake_sleepers"],
             {"lanes": numbers([lane for lane, _ in woken]), "priorities": numbers([p for _, p in woken])},
         )
     return [Ticket(id, True) for id in ids]
+
+
+def _lines(
+    jobs: Iterable[tuple[int, Request]],
+    lanes: Mapping[tuple[str, str], _Lane],
+    now: datetime,
+    soon: set[tuple[int, int]],
+) -> Iterator[str]:
+    """Lines for COPY, some at a time: the server works while we write the next. What is due goes into *soon*."""
+    written_at, lines = str(now), []
+    for id, request in jobs:
+        lane = lanes[request.queue, request.task]
+        priority = (lane.priority or 0) if request.priority is None else request.priority
+        if request.due_at is None and not request.delay:
+            due_at, ready = written_at, True
+            soon.add((lane.id, priority))
+        else:
+            due = request.due_at or now + timedelta(seconds=request.delay)
+            due_at, ready = str(due), due <= now
+            if due <= now + SOON:
+                soon.add((lane.id, priority))
+        payload = request.payload.replace("\\", "\\\\")  # JSON holds no other character that COPY minds
+        headers = r"\N" if request.headers is None else request.headers.replace("\\", "\\\\")
+        lines.append(f"{id}\t{lane.id}\t{priority}\t{ready}\t{due_at}\t{written_at}\t{headers}\t{payload}\n")
+        if len(lines) == AT_A_TIME:
+            yield "".join(lines)
+            lines.clear()
+    yield "".join(lines)
 
 
 def _many(written: Sequence[tuple[int, Request]]) -> dict[str, object]:
