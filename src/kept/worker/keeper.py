@@ -138,7 +138,7 @@ class Keeper:
         self._gone.set()
 
     async def _look_for_parent(self) -> None:
-        while os.getppid() == self.orders.parent:  # noqa: ASYNC110  # nothing tells us of it
+        while os.getppid() == self.orders.parent and not self.board.left:  # noqa: ASYNC110  # nothing tells us of it
             await asyncio.sleep(LOOK)
         self._gone.set()
 
