@@ -35,6 +35,7 @@ class Rounds:
         self._next_reclaim = self._next_upkeep = 0.0
         self._look_at: float | None = None  # when a survey is due at the latest
         self._flag_until = 0.0  # until when our wish to be woken stands
+        self._ask_from = 0.0  # not before may it be expressed again
 
     def tick(self) -> Tick:
         """The pass over these runners, within the plan's budgets."""
@@ -129,7 +130,7 @@ class Rounds:
             self._surveyed_at = LONG_AGO
             self.alarm.ring()
         if self._flag_until and (self.alarm.overwhelmed or monotonic() - self.alarm.slept_at > pacing.BUSY_AFTER):
-            self._flag_until = 0.0
+            self._flag_until, self._ask_from = 0.0, monotonic() + pacing.BUSY_AFTER
             await self.post.store.awake(self.post.lease.worker)
 
     async def _refresh_lanes(self) -> None:
@@ -144,6 +145,11 @@ class Rounds:
         """Whether our wish to be woken stands and somebody listens for it."""
         heard = self.listener is not None and self.listener.listening.is_set()
         return heard and monotonic() < self._flag_until - pacing.FLAG_LEFT
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether it is time to wish to be woken: not just after we had enough of it."""
+        return self.listener is None or monotonic() >= self._ask_from
 
     @property
     def nothing_left(self) -> bool:

@@ -161,8 +161,11 @@ class Worker:
             if self._rounds.will_be_woken:
                 self._alarm.settle_down()
             delay = self._alarm.next_idle()
-            if delay < pacing.LONG or await self._rounds.ask_to_be_woken():
-                await self._alarm.pause(delay, *self._rounds.moments())
+            if delay >= pacing.LONG and not self._rounds.may_ask:
+                delay = 2 * pacing.LONG
+            elif delay >= pacing.LONG and not await self._rounds.ask_to_be_woken():
+                return  # it was just expressed: one more look
+            await self._alarm.pause(delay, *self._rounds.moments())
 
     async def _reconnect(self, error: Exception) -> None:
         """Find the database again."""
