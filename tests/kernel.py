@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
@@ -13,7 +14,10 @@ from kept.db.connect import Link
 from kept.db.queries import load
 from kept.db.tx import run
 from kept.jobs import door
+from kept.jobs.declaration import Declaration, wants_context
 from kept.jobs.model import Claimed, Lane
+from kept.jobs.payload import Signature
+from kept.jobs.retry import Retry
 from kept.jobs.store import Store, Want
 from support import aeventually
 
@@ -56,6 +60,23 @@ async def declare(store: Store, task: str = "send", **numbers) -> int:
     given = {"max_attempts": 3, "priority": 0, "retry_base": 5.0, "retry_max": 120.0} | numbers
     await store.declare([Lane(id=0, queue="mail", task=task, **given)])
     return next(lane.id for lane in await store.lanes(["mail"]) if lane.task == task)
+
+
+def declared(handler) -> Declaration:
+    """A task that was declared with nothing but its handler."""
+    takes = wants_context(handler, "send")
+    return Declaration(
+        name="send",
+        aliases=(),
+        queue="mail",
+        retry=Retry(),
+        timeout=60.0,
+        priority=0,
+        handler=handler,
+        is_async=inspect.iscoroutinefunction(handler),
+        takes_context=takes,
+        signature=Signature(handler, task="send", takes_context=takes),
+    )
 
 
 async def claim(

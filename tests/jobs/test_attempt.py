@@ -14,7 +14,6 @@ import pytest
 from kept.errors import Defer, Failure, LeaseLost, Skip
 from kept.jobs.attempt import AGAIN_AFTER, Attempt, outcome_of, timed_out
 from kept.jobs.context import Context, Terms
-from kept.jobs.declaration import Declaration, wants_context
 from kept.jobs.model import (
     Claimed,
     Completed,
@@ -26,8 +25,8 @@ from kept.jobs.model import (
     Returned,
     Skipped,
 )
-from kept.jobs.payload import Signature
 from kept.jobs.retry import Retry, retries
+from kernel import declared
 
 CLAIMED_AT = datetime(2020, 5, 1, 12, tzinfo=UTC)  # the database's clock is years behind ours
 LANE = Lane(id=1, queue="mail", task="send", max_attempts=3, priority=0, retry_base=5.0, retry_max=120.0)
@@ -41,21 +40,8 @@ def threads():
 
 
 def attempt_at(handler, payload="{}"):
-    takes = wants_context(handler, "send")
-    declaration = Declaration(
-        name="send",
-        aliases=(),
-        queue="mail",
-        retry=Retry(),
-        timeout=60.0,
-        priority=0,
-        handler=handler,
-        is_async=asyncio.iscoroutinefunction(handler),
-        takes_context=takes,
-        signature=Signature(handler, task="send", takes_context=takes),
-    )
     job = Claimed(1, 1, 0, 1, 0, False, CLAIMED_AT, CLAIMED_AT, CLAIMED_AT, None, None, None, payload, UUID(int=1))
-    return Attempt(job, declaration, Terms(LANE, timeout=60.0, sql=None, limit=1000))
+    return Attempt(job, declared(handler), Terms(LANE, timeout=60.0, sql=None, limit=1000))
 
 
 async def run_here(attempt, threads):

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kept.jobs.declaration import Declaration
 from kept.jobs.lanes import COLD_AFTER, LATE, QUICK, LaneBook
 from kept.jobs.model import Claimed, Lane
-from kept.jobs.payload import Signature
-from kept.jobs.retry import Retry
 from kept.jobs.store import Survey, Want
+from kernel import declared
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ROOM = {"concurrency": 10, "batch": 500}
@@ -23,18 +21,7 @@ ROOM = {"concurrency": 10, "batch": 500}
 def handler() -> None: ...
 
 
-DECLARED = Declaration(
-    name="send",
-    aliases=(),
-    queue="mail",
-    retry=Retry(),
-    timeout=60.0,
-    priority=0,
-    handler=handler,
-    is_async=False,
-    takes_context=False,
-    signature=Signature(handler, task="send", takes_context=False),
-)
+DECLARED = declared(handler)
 
 
 def lane(id, priority=0):

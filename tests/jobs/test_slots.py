@@ -11,11 +11,9 @@ import pytest
 
 from kept.jobs.attempt import Attempt
 from kept.jobs.context import Terms
-from kept.jobs.declaration import Declaration
 from kept.jobs.model import NOTHING, Claimed, Lane, Raised
-from kept.jobs.payload import Signature
-from kept.jobs.retry import Retry
 from kept.jobs.slots import Slots
+from kernel import declared
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 LANE = Lane(id=1, queue="mail", task="send", max_attempts=3, priority=0, retry_base=5.0, retry_max=120.0)
@@ -23,21 +21,6 @@ LANE = Lane(id=1, queue="mail", task="send", max_attempts=3, priority=0, retry_b
 
 def job(id):
     return Claimed(id, 1, 0, 1, 0, False, NOON, NOON, NOON, None, None, None, "{}", UUID(int=1))
-
-
-def declared(handler):
-    return Declaration(
-        name="send",
-        aliases=(),
-        queue="mail",
-        retry=Retry(),
-        timeout=60.0,
-        priority=0,
-        handler=handler,
-        is_async=True,
-        takes_context=False,
-        signature=Signature(handler, task="send", takes_context=False),
-    )
 
 
 @pytest.fixture
