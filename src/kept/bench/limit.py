@@ -15,12 +15,11 @@ from kept.bench.app import DRAIN
 from kept.bench.tally import Tally
 from kept.config import Settings
 from kept.db.connect import Link
-from kept.jobs.model import Close
+from kept.jobs.model import DONE
 from kept.jobs.store import Decision, Store, Want
 from kept.worker.lease import own_version
 
 LEASE = 3600.0  # seconds: longer than any round
-DONE = Close("done")
 
 
 async def drain(settings: Settings, tally: Tally) -> None:
