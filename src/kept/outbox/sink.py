@@ -1,0 +1,151 @@
+"""What a broker is to the outbox: messages go in, an answer for each comes out. No broker is named here."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from kept.errors import Refused
+from kept.jobs.payload import check_name
+
+MOST_NAME = 100
+
+
+class Message(Struct, frozen=True):
+    """One event on its way to one topic.
+
+    *body* is the envelope as JSON. *headers* are ``event_id``, ``event_type``, ``aggregate_type``, ``aggregate_id``,
+    ``created_at`` and ``traceparent``, those that there are. *key* names the aggregate, for brokers that keep order.
+    """
+
+    event_id: str
+    type: str
+    topic: str
+    body: bytes
+    headers: Mapping[str, str]
+    key: str | None = None
+
+
+# --- what became of a message
+
+
+class Published(Struct, frozen=True):
+    """The broker acknowledged it."""
+
+
+class Rejected(Struct, frozen=True):
+    """This message failed and others need not: charged, and tried again unless it cannot help."""
+
+    code: str
+    message: str
+    retryable: bool = True
+    after: float | None = None  # seconds, if the broker says so
+
+
+class Unreachable(Struct, frozen=True):
+    """The broker is away, refuses us, or is overrun: nobody is charged, and the sink pauses in the whole cluster."""
+
+    code: str
+    message: str
+    after: float | None = None  # seconds, if the broker says so
+
+
+class Held(Struct, frozen=True):
+    """Not sent, because an earlier message of its key was not published: it goes back uncharged."""
+
+
+Answer = Published | Rejected | Unreachable | Held
+PUBLISHED = Published()
+HELD = Held()
+
+
+class Sink(ABC):
+    """A broker that events are published to.
+
+    A sink belongs to one event loop at a time and opens its connection when it is first needed. Credentials never
+    appear in an answer, an error or a log line. *topic* is a name, possibly with ``{type}``, ``{aggregate_type}``,
+    ``{aggregate_id}`` in it; *topics* maps a type, or a pattern that ends in ``.*``, to another one.
+    """
+
+    kind: str  # "nats", "rabbitmq", …
+    batch: int = 500  # messages handed over at once, at most
+
+    def __init__(self, *, name: str | None, topic: str, topics: Mapping[str, str] | None = None) -> None:
+        self.name = check_name(name or self.kind, what="sink", most=MOST_NAME)
+        self.topics = Topics(topic, topics or {})
+        for each in self.topics.templates:
+            self.check_topic(sample(each))
+
+    def check_topic(self, topic: str) -> None:
+        """Raise :class:`Refused` if no broker of this kind would take *topic*."""
+        if not topic:
+            raise Refused("topic: must not be empty", field="topic")
+
+    async def publish(self, messages: Sequence[Message], *, ordered: bool) -> list[Answer]:
+        """An answer for each message, in order; *ordered*: those of one key one after the other."""
+        if ordered:
+            return await self.in_order(messages)
+        return list(await asyncio.gather(*(self.send(message) for message in messages)))
+
+    async def in_order(self, messages: Sequence[Message]) -> list[Answer]:
+        """Keys side by side; within one, each only after the one before was acknowledged."""
+        answers: list[Answer] = [HELD] * len(messages)
+        runs: dict[str, list[int]] = {}
+        for place, message in enumerate(messages):
+            runs.setdefault(message.key or f"#{place}", []).append(place)
+
+        async def send_run(places: list[int]) -> None:
+            for place in places:
+                answers[place] = await self.send(messages[place])
+                if answers[place] != PUBLISHED:
+                    return
+
+        await asyncio.gather(*map(send_run, runs.values()))
+        return answers
+
+    @abstractmethod
+    async def send(self, message: Message) -> Answer:
+        """Publish one message and wait for the broker's word. Raises nothing but cancellation."""
+
+    @abstractmethod
+    async def ping(self) -> Unreachable | None:
+        """Whether the broker answers: None, or why it does not."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of the connection; a sink that is used again opens another."""
+
+
+class Topics:
+    """Which topic an event goes to: the rule for its very type, else the longest pattern, else the default."""
+
+    def __init__(self, default: str, rules: Mapping[str, str]) -> None:
+        self.templates = (default, *rules.values())
+        for template in self.templates:
+            sample(template)
+        self._default = default
+        self._exact = {rule: topic for rule, topic in rules.items() if not rule.endswith(".*")}
+        patterns = [(rule[:-1], topic) for rule, topic in rules.items() if rule.endswith(".*")]
+        self._patterns = sorted(patterns, key=lambda pattern: -len(pattern[0]))
+
+    def of(self, type: str, aggregate_type: str | None, aggregate_id: str | None) -> str:
+        """The topic of an event."""
+        found = self._exact.get(type)
+        if found is None:
+            found = next((topic for start, topic in self._patterns if type.startswith(start)), self._default)
+        return found.format(type=type, aggregate_type=aggregate_type or "none", aggregate_id=aggregate_id or "none")
+
+
+def sample(template: str) -> str:
+    """*template* filled with plain words, or :class:`Refused` if it cannot be filled."""
+    try:
+        return template.format(type="invoice.created", aggregate_type="invoice", aggregate_id="7")
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise Refused(
+            f"topic: {template!r} cannot be filled in ({error}); it may hold {{type}}, {{aggregate_type}} and "
+            "{aggregate_id}",
+            field="topic",
+        ) from None
