@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kept.jobs.context import Context
     from kept.jobs.handle import Job
     from kept.jobs.retry import Retry
+    from kept.outbox.model import Event
     from kept.signals import Signal
     from kept.tasks import Call
     from kept.worker.worker import Worker
@@ -37,6 +38,7 @@ __all__ = [
     "Context",
     "Defer",
     "Error",
+    "Event",
     "Failure",
     "Job",
     "JobCancelled",
@@ -62,6 +64,7 @@ _HOMES = {
     "Context": "kept.jobs.context",
     "Defer": "kept.errors",
     "Error": "kept.errors",
+    "Event": "kept.outbox.model",
     "Failure": "kept.errors",
     "Job": "kept.jobs.handle",
     "JobCancelled": "kept.errors",

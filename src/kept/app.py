@@ -8,25 +8,30 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from kept.client import Client
 from kept.config import Settings
 from kept.durations import Duration, duration
 from kept.errors import Refused
+from kept.events import Events
 from kept.jobs import door
 from kept.jobs.declaration import Declaration, wants_context
 from kept.jobs.handle import Job
 from kept.jobs.payload import Signature, check_name
 from kept.jobs.retry import Retry
 from kept.loading import locate
+from kept.outbox.handling import EventSignature
+from kept.outbox.rules import check_pattern
+from kept.outbox.subscriptions import Subscription
 from kept.signals import JobsSettled, Signal, Signals
 from kept.tasks import MOST_QUEUE, MOST_TASK, AsyncTask, SyncTask, TaskDecorator, check_priority, is_async
 from kept.worker.post import Plan
 from kept.worker.worker import Worker, tick_once
 
+H = TypeVar("H", bound=Callable[..., Any])
 
-class App(Client):
+
+class App(Events):
     """The tasks of a program and the database their jobs live in.
 
     ``App("postgresql://…")``, or the URL in KEPT_DATABASE_URL; ``embedded:`` starts a PostgreSQL of your own.
@@ -69,6 +74,31 @@ class App(Client):
 
         return decorate  # type: ignore[return-value]  # its overloads say which of the two comes back
 
+    def on(
+        self,
+        *patterns: str,
+        name: str | None = None,
+        queue: str = "default",
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        priority: int = 0,
+    ) -> Callable[[H], H]:
+        """Declare a handler of events: ``@app.on("invoice.created")``, or of all that begin so: ``"invoice.*"``.
+
+        Every event becomes one job for every handler, with retries of its own. The function stays as it is.
+        """
+
+        def decorate(handler: H) -> H:
+            declaration = self._declare(handler, name, (), queue, retry, timeout, priority, self._event_signature)
+            subscription = Subscription(declaration.name, _patterns(patterns), declaration.queue)
+            self.subscriptions.add(subscription)
+            return handler
+
+        return decorate
+
+    def _event_signature(self, handler: Callable[..., Any], *, task: str, takes_context: bool) -> EventSignature:
+        return EventSignature(handler, task=task, takes_context=takes_context, types=self.event_types)
+
     def _declare(
         self,
         handler: Callable[..., Any],
@@ -78,6 +108,7 @@ class App(Client):
         retry: Retry | None,
         timeout: Duration | None,
         priority: int,
+        signature: Callable[..., Signature] = Signature,
     ) -> Declaration:
         called = check_name(name or getattr(handler, "__name__", None), what="task", most=MOST_TASK)
         takes_context = wants_context(handler, called)
@@ -94,7 +125,7 @@ class App(Client):
             handler=handler,
             is_async=is_async(handler),
             takes_context=takes_context,
-            signature=Signature(handler, task=called, takes_context=takes_context),
+            signature=signature(handler, task=called, takes_context=takes_context),
         )
         self.registry.add(declaration)
         return declaration
@@ -148,6 +179,8 @@ class App(Client):
             check_name(queue, what="queue", most=MOST_QUEUE)
         return Plan(
             registry=self.registry,
+            subscriptions=self.subscriptions,
+            event_types=self.event_types,
             settings=settings,
             database=self.database,
             location=self.location,
@@ -181,3 +214,10 @@ class App(Client):
             stop()
         records = await self._arun(door.find_many(self.sql, settled), None)
         return [self._found(record, record.id) for record in records]
+
+
+def _patterns(given: Iterable[str]) -> tuple[str, ...]:
+    patterns = tuple(dict.fromkeys(map(check_pattern, given)))
+    if not patterns:
+        raise Refused("on: name the events to handle, as in @app.on('invoice.created')", field="pattern")
+    return patterns

@@ -67,6 +67,7 @@ class Settings:
     retention_done: timedelta = 7 * DAY
     retention_failed: timedelta = 90 * DAY
     retention_log: timedelta = 90 * DAY
+    retention_events: timedelta = 30 * DAY
 
     tick_overall: timedelta = 480 * SECOND
     tick_runner: timedelta = 60 * SECOND

@@ -93,6 +93,7 @@ VARIABLES = (
     Variable("KEPT_RETENTION_DONE", "retention_done", DURATION, "how long jobs that did not fail stay in history"),
     Variable("KEPT_RETENTION_FAILED", "retention_failed", DURATION, "how long failed jobs stay in history"),
     Variable("KEPT_RETENTION_LOG", "retention_log", DURATION, "how long the job log stays"),
+    Variable("KEPT_RETENTION_EVENTS", "retention_events", DURATION, "how long events stay in their log"),
     Variable("KEPT_TICK_OVERALL", "tick_overall", DURATION, "budget of one tick (tick mode)"),
     Variable("KEPT_TICK_RUNNER", "tick_runner", DURATION, "budget of one runner in a tick (tick mode)"),
     Variable("KEPT_TICK_ITEMS", "tick_items", WHOLE, "items one runner handles in a tick (tick mode)"),

@@ -309,3 +309,5 @@ union all
 select 'history_failed_default' where exists (select from kept.history_failed_default)
 union all
 select 'job_log_default' where exists (select from kept.job_log_default)
+union all
+select 'event_default' where exists (select from kept.event_default)

@@ -14,6 +14,8 @@ union all
 select 'history_failed', date_trunc('day', settled_at, 'UTC') as day from kept.history_failed_default group by day
 union all
 select 'job_log', date_trunc('day', at, 'UTC') as day from kept.job_log_default group by day
+union all
+select 'event', date_trunc('day', recorded_at, 'UTC') as day from kept.event_default group by day
 
 -- name: reckon
 -- A changed retention moves the day on which partitions may go, except where somebody else has moved it.
@@ -48,6 +50,15 @@ select b.expires_at, b.lane, b.key, (select count(*) from gone)
   from batch b
  order by b.expires_at desc, b.lane desc, b.key desc
  limit 1
+
+-- name: purge_event_keys
+with gone as (
+  delete from kept.event_key
+   where ctid = any(array(select k.ctid from kept.event_key k where k.expires_at <= kept.now()
+                           order by k.expires_at limit %(limit)s for update skip locked))
+  returning 1
+)
+select count(*) from gone
 
 -- name: purge_workers
 -- There is no index on job.worker; the jobs are read only if there is a worker to ask about.

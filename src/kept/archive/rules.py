@@ -21,6 +21,7 @@ class Retention:
     done: timedelta = 7 * DAY
     failed: timedelta = 90 * DAY
     log: timedelta = 90 * DAY
+    events: timedelta = 30 * DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ def parents(keep: Retention) -> tuple[Parent, ...]:
         Parent("history_done", "day", keep.done),
         Parent("history_failed", "month", keep.failed),
         Parent("job_log", "day", keep.log),
+        Parent("event", "day", keep.events),
     )
 
 

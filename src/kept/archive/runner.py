@@ -21,6 +21,7 @@ class Upkeep:
     """What a pass did: rows purged, and what happened to partitions."""
 
     keys: int = 0
+    event_keys: int = 0
     workers: int = 0
     sleepers: int = 0
     partitions: Changes = field(default_factory=Changes)
@@ -41,6 +42,7 @@ def _flow(sql: Queries, keep: Retention, batch: int) -> Flow[Upkeep]:
     # Partitions last: should one of them fail, the rest was done.
     done = Upkeep()
     done.keys = yield from _purge_keys(sql, batch)
+    done.event_keys = yield from _purge_event_keys(sql, batch)
     done.workers = yield from _count(sql, "purge_workers")
     done.sleepers = yield from _count(sql, "purge_sleepers")
     done.partitions = yield from partitions.flow(sql, keep)
@@ -58,6 +60,16 @@ def _purge_keys(sql: Queries, batch: int) -> Flow[int]:
             return purged
         *place, gone = rows[0]
         purged, last = purged + gone, tuple(place)
+
+
+def _purge_event_keys(sql: Queries, batch: int) -> Flow[int]:
+    """Purge the keys of events that expired, a batch at a time."""
+    purged = 0
+    while True:
+        rows = yield Step(sql["purge_event_keys"], {"limit": batch})
+        purged += rows[0][0] if rows else 0
+        if not rows or rows[0][0] < batch:
+            return purged
 
 
 def _count(sql: Queries, name: str) -> Flow[int]:

@@ -20,10 +20,9 @@ from kept.db.connect import Link, connect_sync
 from kept.integrations.health import HealthServer
 from kept.integrations.logs import LogSubscriber, configure
 from kept.integrations.prometheus import Metrics
-from kept.jobs.store import Store
 from kept.signals import Warned
 from kept.worker.alone import die_with_parent
-from kept.worker.post import declare
+from kept.worker.post import Declared, declare
 from kept.worker.supervisor import INDEX, Supervisor
 from kept.worker.tick import Report
 from kept.worker.worker import Worker, tick_once
@@ -164,17 +163,22 @@ def sync(session: Session, /, app: str | None, as_json: bool) -> None:
     """Register the app's tasks in the database, as a starting worker does."""
     loaded = session.app(app)
     loaded.load_imports()
-    changed, added = asyncio.run(_sync(loaded))
+    done = asyncio.run(_sync(loaded))
+    new, odd = done.registered.added, done.registered.unmatched
     if as_json:
-        click.echo(json.dumps({"tasks": len(loaded.registry), "changed": changed, "added": added}))
-    else:
-        click.echo(f"{len(loaded.registry)} tasks: {added} added, {changed} changed")
+        told = {"tasks": len(loaded.registry), "changed": done.changed, "added": done.added}
+        subscribed = {"subscriptions": len(loaded.subscriptions), "new": [each._asdict() for each in new]}
+        click.echo(json.dumps(told | subscribed | {"unmatched": [each._asdict() for each in odd]}))
+        return
+    click.echo(f"{len(loaded.registry)} tasks: {done.added} added, {done.changed} changed")
+    for each in (*new, *odd):
+        click.echo(str(each))
 
 
-async def _sync(app: App) -> tuple[int, int]:
+async def _sync(app: App) -> Declared:
     link = await Link.open(app.database, name="kept sync")
     try:
         await migrate.acheck(link.conn, app.settings.schema)
-        return await declare(Store(link, app.settings.schema), app.registry)
+        return await declare(link, app.plan())
     finally:
         await link.close()

@@ -76,6 +76,8 @@ class Attempt(Struct, eq=False):
             arguments = declaration.signature.decode(self.job.payload)
         except Refused as error:
             return self._judged(Raised("invalid_arguments", message_of(error), retryable=False))
+        except Defer as error:  # readable, but not by this code yet
+            return self._judged(outcome_of(error, now=self.job.claimed_at))
         try:
             args: tuple[Context, ...] = ()
             if declaration.takes_context:

@@ -152,7 +152,7 @@ def decode_result(text: str | None, kind: Any) -> Any:
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=kind, dec_hook=_read_foreign)
+        return msgspec.json.decode(text, type=kind, dec_hook=read_foreign)
     except Exception:  # noqa: BLE001  # a type's own validation may raise anything
         return msgspec.json.decode(text)
 
@@ -176,7 +176,7 @@ def check_key(key: object) -> str:
     size = len(key.encode("utf-8", "surrogatepass"))
     if not 1 <= size <= MOST_KEY:
         raise Refused(f"key: has {size} bytes; allowed are 1 to {MOST_KEY}", field="key")
-    _check_text(key, "key")
+    check_text(key, "key")
     return key
 
 
@@ -189,11 +189,11 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError("headers: names and values must be strings")
-        _check_text(name + value, "headers")
+        check_text(name + value, "headers")
     return encode(dict(headers), what="headers", limit=MOST_HEADERS, field="headers")
 
 
-def _check_text(text: str, field: str) -> None:
+def check_text(text: str, field: str) -> None:
     if "\0" in text:
         raise Refused(f"{field}: holds a NUL character, which PostgreSQL cannot store", field=field)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
@@ -228,7 +228,7 @@ def _arguments(named: list[inspect.Parameter], hints: Mapping[str, Any], task: s
 
 def _decoder(kind: Any, task: str) -> msgspec.json.Decoder[Any]:
     try:
-        return msgspec.json.Decoder(kind, dec_hook=_read_foreign)
+        return msgspec.json.Decoder(kind, dec_hook=read_foreign)
     except TypeError as error:
         raise Refused(f"task {task!r}: an argument's type cannot be read from JSON: {error}") from None
 
@@ -250,7 +250,7 @@ def _write_foreign(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def _read_foreign(kind: type[T], value: object) -> T:
+def read_foreign(kind: type[T], value: object) -> T:
     validate = getattr(kind, "model_validate", None)
     if callable(validate):
         try:

@@ -13,6 +13,8 @@ from typing import Self
 from kept.config import Settings
 from kept.db import migrate
 from kept.db.connect import Link
+from kept.db.queries import load
+from kept.db.tx import arun
 from kept.jobs.attempt import Attempt
 from kept.jobs.lanes import LaneBook
 from kept.jobs.model import Lane, LostLease, Outcome
@@ -20,7 +22,9 @@ from kept.jobs.reclaim import hand_back
 from kept.jobs.registry import Registry
 from kept.jobs.runner import Identity, JobsRunner, Options
 from kept.jobs.store import Store
-from kept.signals import KeeperRestarted, LeaseRenewed, RenewalFailed, Signals, TaskUnknown, WorkerFenced
+from kept.outbox.subscriptions import Registered, Subscriptions, register
+from kept.outbox.types import EventTypes
+from kept.signals import KeeperRestarted, LeaseRenewed, RenewalFailed, Signals, TaskUnknown, Warned, WorkerFenced
 from kept.worker.alone import Alone
 from kept.worker.lease import Lease
 
@@ -33,6 +37,8 @@ class Plan:
     """What a worker is to do: whose tasks, from which queues, by which settings."""
 
     registry: Registry
+    subscriptions: Subscriptions
+    event_types: EventTypes
     settings: Settings
     database: str
     location: str | None = None  # where a child process finds the App
@@ -65,7 +71,7 @@ class Post:
         await self._connect()
         try:
             self.store = Store(self.link, self.plan.settings.schema)
-            await declare(self.store, self.plan.registry)
+            self._tell(await declare(self.link, self.plan))
             await self.refresh_lanes()
             self.lease = await self._begin_lease()
         except BaseException:
@@ -75,6 +81,12 @@ class Post:
         if self.alone is not None and self.plan.spare:
             self.alone.keep_spare(self.name, self.signals)
         return self
+
+    def _tell(self, declared: Declared) -> None:
+        for each in declared.registered.added:
+            self.signals.report(Warned(code="new_subscription", message=str(each)))
+        for odd in declared.registered.unmatched:
+            self.signals.report(Warned(code="unmatched_pattern", message=str(odd)))
 
     async def leave(self, *, closed: bool) -> None:
         """Let go of everything. *closed*: nothing is in our name any more."""
@@ -218,10 +230,23 @@ class Post:
         return await attempt.run(self.threads, asyncio.current_task(), monotonic())
 
 
-async def declare(store: Store, registry: Registry) -> tuple[int, int]:
-    """Register the lanes of every declared task; (changed, added)."""
-    lanes = [declaration.lane() for declaration in registry]
-    return await store.declare(lanes) if lanes else (0, 0)
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What registering an App's declarations changed: lanes, and who wants which events."""
+
+    changed: int
+    added: int
+    registered: Registered
+
+
+async def declare(link: Link, plan: Plan) -> Declared:
+    """Register the lanes of every declared task, then the subscriptions."""
+    lanes = [declaration.lane() for declaration in plan.registry]
+    schema = plan.settings.schema
+    changed, added = await Store(link, schema).declare(lanes) if lanes else (0, 0)
+    steps = register(load("kept.outbox", schema), plan.subscriptions, plan.event_types)
+    async with link.conn.transaction():
+        return Declared(changed, added, await arun(link.conn, steps))
 
 
 def _alone(plan: Plan) -> Alone | None:

@@ -185,7 +185,9 @@ class Rounds:
         if not await self.post.store.turn("upkeep", self.post.lease.worker, UPKEEP_EVERY):
             return 0
         settings = self.post.plan.settings
-        keep = Retention(settings.retention_done, settings.retention_failed, settings.retention_log)
+        keep = Retention(
+            settings.retention_done, settings.retention_failed, settings.retention_log, settings.retention_events
+        )
         await upkeep(self.post.link.conn, settings.schema, keep)
         for each in await reclaim_abandoned(self.post.store):
             self.post.signals.report(each.signal())

@@ -1,0 +1,268 @@
+-- kind: expand
+-- The outbox: events in a log of their own, who wants them, and a job for each of those, all in the emitter's transaction.
+
+-- Every type that was ever declared or emitted. Patterns are matched when a type or a subscription is new, never at emit.
+create table kept.event_type (
+  type       text primary key,
+  created_at timestamptz not null default kept.now(),
+  constraint type_is_words_and_dots check (type ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' and length(type) <= 200)
+);
+
+-- Who wants to be told. Its jobs go into its lane, whoever emits.
+create table kept.subscription (
+  id          int generated always as identity primary key,
+  name        text not null unique,
+  patterns    text[] not null,
+  lane        int not null references kept.lane (id),
+  sink        text,                            -- the sink it publishes to; null: a handler
+  created_at  timestamptz not null default kept.now(),
+  declared_at timestamptz not null default kept.now(),
+  retired_at  timestamptz
+);
+
+create table kept.route (
+  type         text not null references kept.event_type (type),
+  subscription int not null references kept.subscription (id),
+  lane         int not null,
+  primary key (type, subscription)
+);
+
+create table kept.event (
+  id             uuid not null,
+  recorded_at    timestamptz not null,
+  occurred_at    timestamptz not null,
+  version        int not null,
+  type           text not null,
+  actor          text,
+  aggregate_type text,
+  aggregate_id   text,
+  headers        json,
+  data           json not null,
+  subscriptions  int[] not null                -- to whom it was fanned out: a replay knows exactly what is missing
+) partition by range (recorded_at);
+create table kept.event_default partition of kept.event default;
+create index event_id on kept.event (id);
+
+create table kept.event_key (
+  type       text not null,
+  key        text not null,
+  event      uuid not null,
+  expires_at timestamptz not null,
+  primary key (type, key)
+);
+create index event_key_expiry on kept.event_key (expires_at);
+
+-- What is known of a broker, in the whole cluster.
+create table kept.sink (
+  name          text primary key,
+  kind          text not null,
+  failures      int not null default 0,        -- in a row, of the broker itself
+  last_code     text,
+  last_error    text,
+  last_error_at timestamptz,
+  opened_at     timestamptz,                   -- since when nothing gets through
+  disabled_at   timestamptz,                   -- it said that it is gone for good
+  created_at    timestamptz not null default kept.now()
+);
+
+-- A version 7 uuid: it begins with the time, so an index of events grows at its end.
+create function kept.uuid7() returns uuid
+  language sql volatile parallel safe as $$
+  select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+           placing substring(int8send((extract(epoch from kept.now()) * 1000)::bigint) from 3) from 1 for 6),
+           52, 1), 53, 1), 'hex')::uuid
+$$;
+
+create function kept.type_matches(the_type text, patterns text[]) returns boolean
+  language sql immutable parallel safe as $$
+  select exists (select from unnest(patterns) p
+                  where p = the_type or p = '*' or (right(p, 2) = '.*' and starts_with(the_type, left(p, -1))))
+$$;
+
+-- Routes for every type and subscription that has none yet. Whoever changes subscriptions calls it under the lock that
+-- learn_type shares: else each of the two could miss what the other has not committed yet.
+create function kept.expand_routes() returns void
+  language sql as $$
+  insert into kept.route (type, subscription, lane)
+  select t.type, s.id, s.lane
+    from kept.subscription s join kept.event_type t on kept.type_matches(t.type, s.patterns)
+   where s.retired_at is null
+  on conflict (type, subscription) do nothing
+$$;
+
+create function kept.learn_type(the_type text) returns void
+  language plpgsql as $$
+begin
+  perform pg_advisory_xact_lock_shared(hashtextextended('kept.routes', 0));
+  insert into kept.event_type (type) values (the_type) on conflict do nothing;
+  insert into kept.route (type, subscription, lane)
+  select the_type, s.id, s.lane from kept.subscription s
+   where s.retired_at is null and kept.type_matches(the_type, s.patterns)
+  on conflict do nothing;
+end $$;
+
+-- Record events and fan them out: one job for each that wants one, its payload the envelope. Gives back the event of
+-- each: its own id, or that of the event which holds its key. Everything was checked by whoever calls.
+create function kept.record_events(
+  types text[], versions int[], occurred timestamptz[], actors text[], aggregate_types text[],
+  aggregate_ids text[], headers json[], data json[], keys text[], unique_for interval
+) returns uuid[]
+  language plpgsql as $$
+declare
+  now_ timestamptz := kept.now();
+  ids uuid[] := array(select kept.uuid7() from unnest(types));
+  held uuid[] := ids;
+  woken bigint;
+begin
+  perform kept.learn_type(t.type)
+     from (select distinct e.type from unnest(types) e(type) order by e.type) t
+    where not exists (select from kept.event_type k where k.type = t.type);
+
+  if array_remove(keys, null) <> '{}' then
+    with given as (
+      select * from unnest(ids, types, keys) with ordinality g(id, type, key, ord)
+    ), holds as (
+      insert into kept.event_key as k (type, key, event, expires_at)
+      select distinct on (g.type, g.key) g.type, g.key, g.id, now_ + unique_for
+        from given g where g.key is not null
+       order by g.type, g.key, g.ord       -- one order for everybody: two emitters cannot deadlock
+      on conflict (type, key) do update
+        set event = case when k.expires_at <= now_ then excluded.event else k.event end,
+            expires_at = case when k.expires_at <= now_ then excluded.expires_at else k.expires_at end
+      returning k.type, k.key, k.event
+    )
+    select array_agg(coalesce(h.event, g.id) order by g.ord) into held
+      from given g left join holds h on h.type = g.type and h.key = g.key;
+    -- The same key twice in one call: only the first keeps its own id, so only that one is an event.
+  end if;
+
+  -- Jobs of one aggregate get their ids in the order of commits: whoever comes second waits here, before it draws any.
+  perform kept.lock_order(o.lane, o.key)
+     from (select distinct l.id as lane, e.aggregate_type || '/' || e.aggregate_id as key
+             from unnest(ids, held, types, aggregate_types, aggregate_ids)
+                  e(id, event, type, aggregate_type, aggregate_id)
+             join kept.route r on r.type = e.type
+             join kept.lane l on l.id = r.lane and l.ordered
+            where e.id = e.event and e.aggregate_id is not null
+            order by 1, 2) o;
+
+  with fresh as (
+    select e.*, ('{"event_id":"' || e.id || '","type":' || to_json(e.type) || ',"version":' || e.version
+                 || ',"occurred_at":"' || to_char(e.occurred_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+                 || '","actor":' || coalesce(to_json(e.actor)::text, 'null')
+                 || ',"aggregate_type":' || coalesce(to_json(e.aggregate_type)::text, 'null')
+                 || ',"aggregate_id":' || coalesce(to_json(e.aggregate_id)::text, 'null')
+                 || ',"headers":' || coalesce(e.headers::text, '{}') || ',"data":' || e.data || '}')::json as envelope
+      from unnest(ids, held, types, versions, occurred, actors, aggregate_types, aggregate_ids, headers, data)
+           with ordinality
+           g(id, event, type, version, given_at, actor, aggregate_type, aggregate_id, headers, data, ord)
+     cross join lateral (select g.*, coalesce(g.given_at, now_) as occurred_at) e
+     where g.id = g.event
+  ), recorded as (
+    insert into kept.event (id, recorded_at, occurred_at, version, type, actor, aggregate_type, aggregate_id,
+                            headers, data, subscriptions)
+    select f.id, now_, f.occurred_at, f.version, f.type, f.actor, f.aggregate_type, f.aggregate_id, f.headers, f.data,
+           array(select r.subscription from kept.route r where r.type = f.type order by r.subscription)
+      from fresh f
+  ), drawn as materialized (
+    select nextval('kept.job_id_seq') as id, o.*
+      from (select r.lane, l.priority, l.ordered, f.headers, f.envelope, f.aggregate_type || '/' || f.aggregate_id as key
+              from fresh f
+              join kept.route r on r.type = f.type
+              join kept.lane l on l.id = r.lane
+             order by f.ord, r.subscription) o
+  ), new as (
+    insert into kept.job (id, lane, priority, ready, due_at, created_at, headers, payload, order_key)
+    select d.id, d.lane, d.priority, true, now_, now_, d.headers, d.envelope,
+           case when d.ordered then coalesce(d.key, '#' || d.id) end
+      from drawn d
+    returning lane, priority
+  )
+  select count(pg_notify('kept:wake', n.lane || ':' || n.priority)) into woken
+    from (select distinct lane, priority from new) n
+   where exists (select from kept.sleeper s where s.lane = n.lane and s.until > now_);
+  return held;
+end $$;
+
+-- Emit from any language, in the caller's transaction.
+create function kept.emit(
+  type text, data json default '{}', aggregate_type text default null, aggregate_id text default null,
+  version int default 1, actor text default null, occurred_at timestamptz default null, headers json default null,
+  key text default null, unique_for interval default '24 hours'
+) returns uuid
+  language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  recorded uuid[];
+begin
+  if emit.type is null or length(emit.type) > 200 or emit.type !~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' then
+    raise exception 'type: % is not the type of an event; write words of letters, digits, _ and - with dots between',
+      coalesce(quote_literal(left(emit.type, 80)), 'null') using errcode = 'invalid_parameter_value';
+  end if;
+  if emit.data is null or json_typeof(emit.data) <> 'object' then
+    raise exception 'data: must be a JSON object' using errcode = 'invalid_parameter_value';
+  end if;
+  if octet_length(emit.data::text) > 1048576 then
+    raise exception 'data: % bytes exceed the limit of 1048576; store the data elsewhere and pass a reference',
+      octet_length(emit.data::text) using errcode = 'program_limit_exceeded';
+  end if;
+  if emit.headers is not null and
+     (json_typeof(emit.headers) <> 'object' or octet_length(emit.headers::text) > 16384
+      or exists (select from json_each(emit.headers) h where json_typeof(h.value) <> 'string')) then
+    raise exception 'headers: must be a JSON object of texts, of at most 16384 bytes'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if (emit.aggregate_type is null) <> (emit.aggregate_id is null) then
+    raise exception 'aggregate_type and aggregate_id: give both or neither' using errcode = 'invalid_parameter_value';
+  end if;
+  if emit.aggregate_type = '' or octet_length(emit.aggregate_type) > 200
+     or emit.aggregate_id = '' or octet_length(emit.aggregate_id) > 512 then
+    raise exception 'aggregate_type and aggregate_id: must have 1 to 200 and 1 to 512 bytes'
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if emit.actor = '' or octet_length(emit.actor) > 512 then
+    raise exception 'actor: must have 1 to 512 bytes' using errcode = 'invalid_parameter_value';
+  end if;
+  if emit.version is null or emit.version not between 1 and 1000000 then
+    raise exception 'version: must lie between 1 and 1000000' using errcode = 'invalid_parameter_value';
+  end if;
+  if emit.occurred_at not between '0002-01-01 00:00+00' and '9998-12-31 00:00+00' then
+    raise exception 'occurred_at: must lie between the years 2 and 9998' using errcode = 'invalid_parameter_value';
+  end if;
+  if emit.key = '' or octet_length(emit.key) > 512 then
+    raise exception 'key: must have 1 to 512 bytes' using errcode = 'invalid_parameter_value';
+  end if;
+  if emit.unique_for is null or emit.unique_for not between '0' and '3650 days' then
+    raise exception 'unique_for: must lie between 0 and 3650 days' using errcode = 'invalid_parameter_value';
+  end if;
+  -- jsonb refuses what json lets through and no worker could read: NUL and lone surrogates.
+  begin
+    perform emit.data::jsonb, emit.headers::jsonb;
+  exception when data_exception then
+    raise exception 'data: %', sqlerrm using errcode = 'invalid_parameter_value',
+      detail = 'NUL characters, lone surrogates and numbers too large to be kept are refused, in headers too.';
+  end;
+  recorded := kept.record_events(array[emit.type], array[emit.version], array[emit.occurred_at], array[emit.actor],
+                                 array[emit.aggregate_type], array[emit.aggregate_id], array[emit.headers],
+                                 array[emit.data], array[emit.key], emit.unique_for);
+  return recorded[1];
+end $$;
+
+revoke all on all tables in schema kept from public;
+revoke all on function kept.uuid7() from public;
+revoke all on function kept.type_matches(text, text[]) from public;
+revoke all on function kept.expand_routes() from public;
+revoke all on function kept.learn_type(text) from public;
+revoke all on function kept.record_events(text[], int[], timestamptz[], text[], text[], text[], json[], json[], text[],
+                                          interval) from public;
+revoke all on function kept.emit(text, json, text, text, int, text, timestamptz, json, text, interval) from public;
+
+do $$
+begin
+  if exists (select from pg_roles where rolname = 'kept_producer') then
+    grant execute on function kept.emit(text, json, text, text, int, text, timestamptz, json, text, interval)
+       to kept_producer;
+  end if;
+  perform kept.make_partition('event', day at time zone 'UTC', (day + interval '1 day') at time zone 'UTC', '30 days')
+    from generate_series(date_trunc('day', kept.now() at time zone 'UTC'),
+                         kept.now() at time zone 'UTC' + interval '30 days', interval '1 day') as day;
+end $$;
