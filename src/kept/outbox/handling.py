@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from kept.errors import Defer, Refused
 from kept.jobs.payload import Signature, read_foreign
 from kept.outbox.model import Event
-from kept.outbox.types import EventTypes, read
+from kept.outbox.types import Declared, EventTypes, read
 
 NEWER_AGAIN = "60s"  # until an event that is newer than this code is looked at again: another worker may know it
 
@@ -30,12 +30,12 @@ class Envelope(Struct, frozen=True):
     aggregate_id: str | None = None
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
-    def event(self, data: Any) -> Event[Any]:
-        """The event, with its data as something."""
+    def event(self, data: Any, version: int) -> Event[Any]:
+        """The event, with its *data* in this *version*."""
         return Event(
             type=self.type,
             data=data,
-            version=self.version,
+            version=version,
             event_id=self.event_id,
             occurred_at=self.occurred_at,
             actor=self.actor,
@@ -72,13 +72,13 @@ class EventSignature(Signature):
     def decode(self, payload: str) -> dict[str, Any]:
         """The event for the handler. Data of an older version is lifted; a newer one waits, uncharged."""
         envelope = read_envelope(payload)
-        return {self._name: envelope.event(self._data(envelope))}
-
-    def _data(self, envelope: Envelope) -> Any:
         declared = self._types.declared(envelope.type)
-        text = bytes(envelope.data).decode()
         if declared is None:
-            return self._plain(envelope, text)
+            return {self._name: envelope.event(self._plain(envelope), envelope.version)}
+        return {self._name: envelope.event(self._lifted(envelope, declared), declared.version)}
+
+    def _lifted(self, envelope: Envelope, declared: Declared) -> Any:
+        text = bytes(envelope.data).decode()
         if envelope.version > declared.version:
             raise Defer(
                 NEWER_AGAIN,
@@ -88,9 +88,9 @@ class EventSignature(Signature):
             text = self._types.lift(envelope.type, envelope.version, text)
         return read(declared, text)
 
-    def _plain(self, envelope: Envelope, text: str) -> Any:
+    def _plain(self, envelope: Envelope) -> Any:
         try:
-            return self._read.decode(text)
+            return self._read.decode(bytes(envelope.data))
         except Exception as error:  # noqa: BLE001  # a type's own validation may raise anything
             problem = " ".join(str(error).split())[:500]
             raise Refused(f"event {envelope.type!r}: the data does not fit: {problem}", field="data") from None

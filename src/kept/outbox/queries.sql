@@ -94,3 +94,174 @@ select count(*) from (
    where e.type in (select r.type from kept.route r where r.subscription = %(subscription)s::int)
      and %(subscription)s::int <> all(e.subscriptions)
    limit %(most)s::int) e
+
+
+-- name: events
+-- The newest events, at most `limit`.
+select e.seq, e.id::text, e.type, e.version, e.recorded_at, e.occurred_at, e.actor, e.aggregate_type, e.aggregate_id,
+       cardinality(e.subscriptions) as subscriptions
+  from kept.event e
+ where e.seq < %(before)s::bigint
+   and (%(pattern)s::text is null or kept.type_matches(e.type, array[%(pattern)s::text]))
+   and (%(aggregate_type)s::text is null or e.aggregate_type = %(aggregate_type)s::text)
+   and (%(aggregate_id)s::text is null or e.aggregate_id = %(aggregate_id)s::text)
+   and e.recorded_at >= kept.now() - coalesce(%(newer_than)s::float8, 'infinity') * interval '1 second'
+ order by e.seq desc
+ limit %(limit)s::int
+
+
+-- name: event
+select e.seq, e.id::text, e.type, e.version, e.recorded_at, e.occurred_at, e.actor, e.aggregate_type, e.aggregate_id,
+       cardinality(e.subscriptions), e.headers::text, e.data::text,
+       array(select coalesce(s.name, '#' || n.id) from unnest(e.subscriptions) n(id)
+               left join kept.subscription s on s.id = n.id order by n.id)
+  from kept.event e
+ where e.id = %(id)s::uuid
+
+
+-- name: subscriptions
+select s.id, s.name, s.patterns, l.queue, l.ordered, s.sink, s.created_at, s.declared_at, s.retired_at,
+       (select count(*) from kept.route r where r.subscription = s.id) as types,
+       exists (select from kept.worker w where w.state = 'live' and w.declared ? s.name) as declared,
+       exists (select from kept.worker w where w.state = 'live') as anybody
+  from kept.subscription s join kept.lane l on l.id = s.lane
+ order by s.name
+
+
+-- name: retire
+-- Events from now on pass it by; jobs that wait are left to whoever still serves its lane.
+with retired as (
+  update kept.subscription set retired_at = kept.now() where name = %(name)s::text and retired_at is null returning id
+), unrouted as (
+  delete from kept.route r using retired s where r.subscription = s.id returning 1
+)
+select id, (select count(*) from unrouted) from retired
+
+
+-- name: replayable
+-- How many recorded events a replay means.
+select count(*) from (
+  select from kept.event e
+   where (%(again)s::boolean or %(subscription)s::int <> all(e.subscriptions))
+     and (%(ids)s::uuid[] is null or e.id = any(%(ids)s::uuid[]))
+     and kept.type_matches(e.type, %(patterns)s::text[])
+     and (%(pattern)s::text is null or kept.type_matches(e.type, array[%(pattern)s::text]))
+     and e.recorded_at >= coalesce(%(since)s::timestamptz, '-infinity')
+     and e.recorded_at < coalesce(%(until)s::timestamptz, 'infinity')
+     and e.seq <= %(upto)s::bigint) e
+
+
+-- name: newest_event
+select coalesce(max(seq), 0) from kept.event
+
+
+-- name: replay
+-- One batch, in the order of emitting, from where the last one ended. Each event remembers that it was fanned out, under
+-- its lock: two replays at once do not tell anybody twice.
+with batch as materialized (
+  select e.seq, e.recorded_at, e.id, e.type, e.version, e.occurred_at, e.actor, e.aggregate_type, e.aggregate_id,
+         e.headers, e.data
+    from kept.event e
+   where e.seq > %(after)s::bigint and e.seq <= %(upto)s::bigint
+     and (%(again)s::boolean or %(subscription)s::int <> all(e.subscriptions))
+     and (%(ids)s::uuid[] is null or e.id = any(%(ids)s::uuid[]))
+     and kept.type_matches(e.type, %(patterns)s::text[])
+     and (%(pattern)s::text is null or kept.type_matches(e.type, array[%(pattern)s::text]))
+     and e.recorded_at >= coalesce(%(since)s::timestamptz, '-infinity')
+     and e.recorded_at < coalesce(%(until)s::timestamptz, 'infinity')
+   order by e.seq
+   limit %(limit)s::int
+     for update
+), remembered as (
+  update kept.event e set subscriptions = e.subscriptions || %(subscription)s::int
+    from batch b
+   where e.seq = b.seq and e.recorded_at = b.recorded_at and %(subscription)s::int <> all(e.subscriptions)
+), drawn as materialized (
+  select nextval('kept.job_id_seq') as id, o.*
+    from (select l.id as lane, l.priority, l.ordered, b.headers, b.aggregate_type || '/' || b.aggregate_id as key,
+                 kept.envelope(b.id, b.type, b.version, b.occurred_at, b.actor, b.aggregate_type, b.aggregate_id,
+                               b.headers, b.data) as envelope,
+                 kept.now() + (%(delay)s::float8 + (row_number() over (order by b.seq) - 1) * %(pause)s::float8)
+                              * interval '1 second' as due_at
+            from batch b
+           cross join kept.subscription s
+            join kept.lane l on l.id = s.lane
+           where s.id = %(subscription)s::int
+           order by b.seq) o
+), new as (
+  insert into kept.job (id, lane, priority, ready, due_at, created_at, headers, payload, order_key)
+  select d.id, d.lane, d.priority, d.due_at <= kept.now(), d.due_at, kept.now(), d.headers, d.envelope,
+         case when d.ordered then coalesce(d.key, '#' || d.id) end
+    from drawn d
+  returning id
+)
+select (select count(*) from new), (select max(seq) from batch)
+
+
+-- name: wake_lane
+select count(pg_notify('kept:wake', l.id || ':' || l.priority))
+  from kept.lane l join kept.subscription s on s.lane = l.id
+ where s.id = %(subscription)s::int
+
+
+-- name: sinks
+select k.name, k.kind, k.failures, k.opened_at, k.disabled_at, k.last_code, k.last_error, k.last_error_at,
+       array(select l.id from kept.subscription s join kept.lane l on l.id = s.lane where s.sink = k.name) as lanes,
+       (select count(*) from kept.history h
+         where h.state = 'done' and h.settled_at > kept.now() - interval '1 minute'
+           and h.lane in (select s.lane from kept.subscription s where s.sink = k.name)) / 60.0::float8 as rate
+  from kept.sink k
+ order by k.name
+
+
+-- name: sink_failed
+-- Count a failure of the broker, unless somebody has just done so and the sink rests already.
+update kept.sink k
+   set failures = k.failures + 1, last_code = %(code)s::text, last_error = %(error)s::text, last_error_at = kept.now(),
+       opened_at = coalesce(k.opened_at, kept.now())
+ where k.name = %(sink)s::text
+   and not exists (select from kept.subscription s join kept.lane l on l.id = s.lane
+                    where s.sink = k.name and l.paused_until > kept.now())
+returning k.failures
+
+
+-- name: rest_sink
+-- Let a sink's lanes rest in the whole cluster; a longer pause that somebody else asked for stays.
+with rested as (
+  update kept.lane l set paused_until = kept.now() + %(seconds)s::float8 * interval '1 second'
+    from kept.subscription s
+   where s.lane = l.id and s.sink = %(sink)s::text
+     and coalesce(l.paused_until, '-infinity') < kept.now() + %(seconds)s::float8 * interval '1 second'
+  returning l.id
+)
+select count(*) from rested
+
+
+-- name: sink_works
+with closed as (
+  update kept.sink set failures = 0, opened_at = null where name = %(sink)s::text and failures > 0 returning 1
+)
+select count(*) from closed
+
+
+-- name: disable_sink
+-- It said that it is gone: nothing is sent there until somebody enables it again.
+with gone as (
+  update kept.sink set disabled_at = kept.now(), last_code = %(code)s::text, last_error = %(error)s::text,
+                       last_error_at = kept.now()
+   where name = %(sink)s::text returning name
+)
+update kept.lane l set paused_until = 'infinity'
+  from kept.subscription s join gone on gone.name = s.sink
+ where s.lane = l.id
+returning l.id
+
+
+-- name: enable_sink
+with back as (
+  update kept.sink set disabled_at = null, failures = 0, opened_at = null where name = %(sink)s::text returning name
+)
+update kept.lane l set paused_until = null
+  from kept.subscription s join back on back.name = s.sink
+ where s.lane = l.id
+returning l.id

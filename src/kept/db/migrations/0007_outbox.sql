@@ -27,7 +27,9 @@ create table kept.route (
   primary key (type, subscription)
 );
 
+create sequence kept.event_seq;
 create table kept.event (
+  seq            bigint not null default nextval('kept.event_seq'),   -- the order in which they were emitted
   id             uuid not null,
   recorded_at    timestamptz not null,
   occurred_at    timestamptz not null,
@@ -41,6 +43,7 @@ create table kept.event (
   subscriptions  int[] not null                -- to whom it was fanned out: a replay knows exactly what is missing
 ) partition by range (recorded_at);
 create table kept.event_default partition of kept.event default;
+create index event_order on kept.event (seq);
 create index event_id on kept.event (id);
 
 create table kept.event_key (
@@ -101,6 +104,20 @@ begin
   on conflict do nothing;
 end $$;
 
+-- What handlers and brokers are given of an event.
+create function kept.envelope(
+  id uuid, type text, version int, occurred_at timestamptz, actor text, aggregate_type text, aggregate_id text,
+  headers json, data json
+) returns json
+  language sql stable parallel safe as $$
+  select ('{"event_id":"' || id || '","type":' || to_json(type) || ',"version":' || version
+          || ',"occurred_at":"' || to_char(occurred_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+          || '","actor":' || coalesce(to_json(actor)::text, 'null')
+          || ',"aggregate_type":' || coalesce(to_json(aggregate_type)::text, 'null')
+          || ',"aggregate_id":' || coalesce(to_json(aggregate_id)::text, 'null')
+          || ',"headers":' || coalesce(headers::text, '{}') || ',"data":' || data || '}')::json
+$$;
+
 -- Record events and fan them out: one job for each that wants one, its payload the envelope. Gives back the event of
 -- each: its own id, or that of the event which holds its key. Everything was checked by whoever calls.
 create function kept.record_events(
@@ -147,16 +164,13 @@ begin
             order by 1, 2) o;
 
   with fresh as (
-    select e.*, ('{"event_id":"' || e.id || '","type":' || to_json(e.type) || ',"version":' || e.version
-                 || ',"occurred_at":"' || to_char(e.occurred_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-                 || '","actor":' || coalesce(to_json(e.actor)::text, 'null')
-                 || ',"aggregate_type":' || coalesce(to_json(e.aggregate_type)::text, 'null')
-                 || ',"aggregate_id":' || coalesce(to_json(e.aggregate_id)::text, 'null')
-                 || ',"headers":' || coalesce(e.headers::text, '{}') || ',"data":' || e.data || '}')::json as envelope
+    select g.ord, g.id, g.type, g.version, coalesce(g.given_at, now_) as occurred_at, g.actor, g.aggregate_type,
+           g.aggregate_id, g.headers, g.data,
+           kept.envelope(g.id, g.type, g.version, coalesce(g.given_at, now_), g.actor, g.aggregate_type,
+                         g.aggregate_id, g.headers, g.data) as envelope
       from unnest(ids, held, types, versions, occurred, actors, aggregate_types, aggregate_ids, headers, data)
            with ordinality
            g(id, event, type, version, given_at, actor, aggregate_type, aggregate_id, headers, data, ord)
-     cross join lateral (select g.*, coalesce(g.given_at, now_) as occurred_at) e
      where g.id = g.event
   ), recorded as (
     insert into kept.event (id, recorded_at, occurred_at, version, type, actor, aggregate_type, aggregate_id,
@@ -164,6 +178,7 @@ begin
     select f.id, now_, f.occurred_at, f.version, f.type, f.actor, f.aggregate_type, f.aggregate_id, f.headers, f.data,
            array(select r.subscription from kept.route r where r.type = f.type order by r.subscription)
       from fresh f
+     order by f.ord
   ), drawn as materialized (
     select nextval('kept.job_id_seq') as id, o.*
       from (select r.lane, l.priority, l.ordered, f.headers, f.envelope, f.aggregate_type || '/' || f.aggregate_id as key
@@ -248,10 +263,12 @@ begin
 end $$;
 
 revoke all on all tables in schema kept from public;
+revoke all on all sequences in schema kept from public;
 revoke all on function kept.uuid7() from public;
 revoke all on function kept.type_matches(text, text[]) from public;
 revoke all on function kept.expand_routes() from public;
 revoke all on function kept.learn_type(text) from public;
+revoke all on function kept.envelope(uuid, text, int, timestamptz, text, text, text, json, json) from public;
 revoke all on function kept.record_events(text[], int[], timestamptz[], text[], text[], text[], json[], json[], text[],
                                           interval) from public;
 revoke all on function kept.emit(text, json, text, text, int, text, timestamptz, json, text, interval) from public;
