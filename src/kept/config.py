@@ -68,6 +68,10 @@ class Settings:
     retention_failed: timedelta = 90 * DAY
     retention_log: timedelta = 90 * DAY
     retention_events: timedelta = 30 * DAY
+    sink_attempts: int = 25
+    sink_batch: int | None = None
+    sink_pause: timedelta = timedelta(milliseconds=500)
+    sink_pause_max: timedelta = timedelta(seconds=10)
 
     tick_overall: timedelta = 480 * SECOND
     tick_runner: timedelta = 60 * SECOND
@@ -165,6 +169,14 @@ RULES = (
         ("retry_base", "retry_max"),
         lambda s: s.retry_base <= s.retry_max,
         "retry_base must be at most retry_max",
+    ),
+    _within("sink_attempts", 1, 1000),
+    _within("sink_batch", 1, 1000),
+    _within("sink_pause", 10 * MS),
+    Rule(
+        ("sink_pause", "sink_pause_max"),
+        lambda s: s.sink_pause <= s.sink_pause_max,
+        "sink_pause must be at most sink_pause_max",
     ),
     _within("timeout", MS),
     _within("payload_limit", 1024, 256 * 1024**2),

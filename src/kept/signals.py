@@ -168,6 +168,52 @@ class ConnectionRestored(Signal, frozen=True, kw_only=True):
     down_for: float
 
 
+class Sending(Struct, frozen=True):
+    """What became of one event that was handed to a sink."""
+
+    event_id: str
+    event_type: str
+    aggregate_type: str | None
+    aggregate_id: str | None
+    outcome: str  # published, rejected, unreachable, gone, held
+    code: str | None
+    message: str | None
+
+
+class EventsSent(Signal, frozen=True, kw_only=True):
+    """A sink was handed these events, in one batch."""
+
+    sink: str
+    subscription: str
+    batch_size: int
+    duration: float
+    events: Sequence[Sending]
+
+
+class SinkOpened(Signal, frozen=True, kw_only=True):
+    """A broker does not answer, or refuses us: its sink rests for *pause* seconds, in the whole cluster."""
+
+    sink: str
+    code: str
+    message: str
+    failures: int
+    pause: float
+
+
+class SinkClosed(Signal, frozen=True, kw_only=True):
+    """A broker that had failed takes events again."""
+
+    sink: str
+
+
+class SinkDisabled(Signal, frozen=True, kw_only=True):
+    """A receiver said that it is gone for good: nothing is sent there until somebody enables it."""
+
+    sink: str
+    code: str
+    message: str
+
+
 class TaskUnknown(Signal, frozen=True, kw_only=True):
     """Jobs wait for a task this worker does not know; they stay pending."""
 

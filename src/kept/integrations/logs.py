@@ -20,7 +20,7 @@ from kept.errors import Misconfigured
 from kept.loggers import logger
 from kept.redact import redact
 from kept.showable import clean, escape
-from kept.signals import JobsClaimed, JobsSettled, Settled, Signal
+from kept.signals import EventsSent, JobsClaimed, JobsSettled, Sending, Settled, Signal
 
 Format = Literal["auto", "json", "console"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -57,6 +57,9 @@ LINES: Mapping[type[Signal], Line] = {
     signals.RunnerFailed: _line("error", "runner_failed", signals.RunnerFailed),
     signals.ConnectionLost: _line("warning", "connection_lost", signals.ConnectionLost),
     signals.ConnectionRestored: _line("info", "connection_restored", signals.ConnectionRestored),
+    signals.SinkOpened: _line("warning", "sink_opened", signals.SinkOpened),
+    signals.SinkClosed: _line("info", "sink_closed", signals.SinkClosed),
+    signals.SinkDisabled: _line("error", "sink_disabled", signals.SinkDisabled),
     signals.TaskUnknown: _line("warning", "task_unknown", signals.TaskUnknown),
     signals.Warned: _line("warning", "warned", signals.Warned),
 }
@@ -68,6 +71,15 @@ RETRYING = Line("warning", "job_retrying", (*_JOB, "code", "message", "delay", "
 DEFERRED = Line("debug", "job_deferred", (*_JOB, "reason", "message", "delay", "duration"))
 CANCELLED = Line("info", "job_cancelled", (*_JOB, "reason", "message", "duration"))
 SKIPPED = Line("info", "job_skipped", (*_JOB, "reason", "message", "duration"))
+
+_EVENT = ("event_id", "event_type", "aggregate_type", "aggregate_id")
+SENT = {
+    "published": Line("debug", "event_published", _EVENT),
+    "rejected": Line("warning", "event_rejected", (*_EVENT, "code", "message")),
+    "unreachable": Line("debug", "event_not_published", (*_EVENT, "code", "message")),
+    "gone": Line("debug", "event_not_published", (*_EVENT, "code", "message")),
+    "held": Line("debug", "event_held", _EVENT),
+}
 
 
 class LogSubscriber:
@@ -84,6 +96,8 @@ class LogSubscriber:
         """Tell the log about *signal*; plain success costs nothing unless debug is on."""
         if isinstance(signal, JobsSettled):
             self._settled(signal)
+        elif isinstance(signal, EventsSent):
+            self._sent(signal)
         elif (line := LINES.get(type(signal))) and self._enabled(line.level):
             fields = {"jobs": len(signal.jobs)} if isinstance(signal, JobsClaimed) else _fields(line, signal)
             self._write(line, fields)
@@ -96,6 +110,14 @@ class LogSubscriber:
                 line = _settled_line(job)
                 if debug or line.level != "debug":
                     self._write(line, _fields(line, job))
+
+    def _sent(self, signal: EventsSent) -> None:
+        debug = self._enabled("debug")
+        batch = {"sink": signal.sink, "batch_size": signal.batch_size}
+        for event in signal.events:
+            line = _sent_line(event)
+            if debug or line.level != "debug":
+                self._write(line, _fields(line, event) | batch)
 
     def _enabled(self, level: Level) -> bool:
         # A logger of the application's own choice may know only the standard spelling, or neither.
@@ -118,6 +140,10 @@ def _settled_line(job: Settled) -> Line:
             return SKIPPED
         case "pending":
             return RETRYING if job.charged else DEFERRED
+
+
+def _sent_line(event: Sending) -> Line:
+    return SENT[event.outcome]
 
 
 def _fields(line: Line, source: object) -> dict[str, object]:

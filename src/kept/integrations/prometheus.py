@@ -86,6 +86,33 @@ class Lane:
         return twin
 
 
+class Sink:
+    """The tallies of one sink."""
+
+    __slots__ = ("duration", "open", "outcomes")
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.outcomes: defaultdict[str, int] = defaultdict(int)
+        self.duration = Histogram()
+
+    def sent(self, signal: signals.EventsSent) -> None:
+        """Count a batch. Whoever publishes is not open."""
+        for event in signal.events:
+            self.outcomes[event.outcome] += 1
+        self.duration.observe((signal.duration,))
+        if all(event.outcome == "published" for event in signal.events):
+            self.open = 0
+
+    def copy(self) -> Sink:
+        """The same numbers, which no longer move."""
+        twin = Sink()
+        twin.open = self.open
+        twin.outcomes = self.outcomes.copy()
+        twin.duration = self.duration.copy()
+        return twin
+
+
 class _Codes(dict[str | None, str]):
     """The label of a code. Codes may be names of exception classes: past the limit they share one label."""
 
@@ -123,6 +150,7 @@ class Metrics(Collector):
         self._counts: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self._reclaimed: defaultdict[tuple[str, str], int] = defaultdict(int)  # by reason and state
         self._runner_failures: defaultdict[str, int] = defaultdict(int)
+        self._sinks: dict[str, Sink] = {}
         self._tick = Histogram()
         self.registry.register(self)
 
@@ -195,6 +223,15 @@ class Metrics(Collector):
                 self._reclaimed[signal.reason, "failed"] += signal.failed
             case signals.RunnerFailed():
                 self._runner_failures[signal.runner] += 1
+            case signals.EventsSent():
+                self._sink(signal.sink).sent(signal)
+            case signals.SinkOpened() | signals.SinkDisabled():
+                self._sink(signal.sink).open = 1
+            case signals.SinkClosed():
+                self._sink(signal.sink).open = 0
+
+    def _sink(self, name: str) -> Sink:
+        return self._sinks.setdefault(name, Sink())
 
     def collect(self) -> Iterator[Metric]:
         """Everything as it stood at one moment."""
@@ -202,6 +239,7 @@ class Metrics(Collector):
             lanes = [(key, lane.copy()) for key, lane in self._lanes.items()]
             tick, counts, workers = self._tick.copy(), dict(self._counts), dict(self._workers)
             reclaimed, failures = dict(self._reclaimed), dict(self._runner_failures)
+            sinks = [(name, sink.copy()) for name, sink in self._sinks.items()]
         yield from _lane_metrics(lanes)
         yield self._running_now()
         yield from (_counter(name, text, (), [((), counts[name])]) for name, text in _COUNTERS.items())
@@ -217,6 +255,7 @@ class Metrics(Collector):
             ("runner",),
             (((runner,), count) for runner, count in failures.items()),
         )
+        yield from _sink_metrics(sinks)
         yield _histogram("kept_tick_duration_seconds", "Duration of a tick that did something", (), [((), tick)])
         yield _worker_info(workers)
 
@@ -269,6 +308,17 @@ def _lane_metrics(lanes: Sequence[tuple[tuple[str, str], Lane]]) -> Iterator[Met
         _LANE,
         ((key, lane.waited) for key, lane in lanes),
     )
+
+
+def _sink_metrics(sinks: Sequence[tuple[str, Sink]]) -> Iterator[Metric]:
+    outcomes = (((name, outcome), n) for name, sink in sinks for outcome, n in sink.outcomes.items())
+    yield _counter("kept_events_sent", "Events handed to a sink, by what became of them", ("sink", "outcome"), outcomes)
+    family = GaugeMetricFamily("kept_sink_open", "Whether a sink rests because its broker is away", labels=["sink"])
+    for name, sink in sinks:
+        family.add_metric([name], sink.open)
+    yield family
+    durations = (((name,), sink.duration) for name, sink in sinks)
+    yield _histogram("kept_sink_batch_duration_seconds", "Time until a sink answered for a batch", ("sink",), durations)
 
 
 def _counter(

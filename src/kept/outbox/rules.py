@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from kept.errors import Refused
 
@@ -11,7 +12,12 @@ MOST_TYPE = 200
 MOST_VERSION = 1_000_000
 _TYPE = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
-PAUSE_FIRST, PAUSE_MOST = 0.5, 10.0  # seconds a sink rests after its broker failed; doubles
+
+class Rest(NamedTuple):
+    """How long a sink rests after its broker failed, in seconds: at first, and at most."""
+
+    first: float = 0.5
+    most: float = 10.0
 
 
 def check_type(type: object) -> str:
@@ -63,6 +69,6 @@ def matches(type: str, patterns: Iterable[str]) -> bool:
     return any(p in (type, "*") or (p.endswith(".*") and type.startswith(p[:-1])) for p in patterns)
 
 
-def pause(failures: int, draw: float) -> float:
+def pause(rest: Rest, failures: int, draw: float) -> float:
     """Seconds to leave a broker alone after it failed *failures* times in a row; *draw* shortens by up to a fifth."""
-    return min(PAUSE_MOST, PAUSE_FIRST * 2.0 ** min(max(failures - 1, 0), 20)) * (1 - 0.2 * draw)
+    return min(rest.most, rest.first * 2.0 ** min(max(failures - 1, 0), 20)) * (1 - 0.2 * draw)

@@ -53,11 +53,18 @@ class Unreachable(Struct, frozen=True):
     after: float | None = None  # seconds, if the broker says so
 
 
+class Gone(Struct, frozen=True):
+    """The receiver says that it is gone for good: the sink is disabled until somebody enables it again."""
+
+    code: str
+    message: str
+
+
 class Held(Struct, frozen=True):
     """Not sent, because an earlier message of its key was not published: it goes back uncharged."""
 
 
-Answer = Published | Rejected | Unreachable | Held
+Answer = Published | Rejected | Unreachable | Gone | Held
 PUBLISHED = Published()
 HELD = Held()
 
