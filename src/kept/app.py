@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from functools import partial
+from typing import Any, Literal, Self, TypeVar
 
 from kept.config import Settings
 from kept.durations import Duration, duration
@@ -21,7 +22,9 @@ from kept.jobs.payload import Signature, check_name
 from kept.jobs.retry import Retry
 from kept.loading import locate
 from kept.outbox.handling import EventSignature
-from kept.outbox.rules import check_pattern
+from kept.outbox.publisher import Format, Publisher
+from kept.outbox.rules import Rest, check_pattern
+from kept.outbox.sink import Sink
 from kept.outbox.subscriptions import Subscription
 from kept.signals import JobsSettled, Signal, Signals
 from kept.tasks import MOST_QUEUE, MOST_TASK, AsyncTask, SyncTask, TaskDecorator, check_priority, is_async
@@ -82,22 +85,59 @@ class App(Events):
         retry: Retry | None = None,
         timeout: Duration | None = None,
         priority: int = 0,
+        ordered: bool | Literal["step_aside"] = False,
     ) -> Callable[[H], H]:
         """Declare a handler of events: ``@app.on("invoice.created")``, or of all that begin so: ``"invoice.*"``.
 
-        Every event becomes one job for every handler, with retries of its own. The function stays as it is.
+        Every event becomes one job for every handler, with retries of its own. The function stays as it is. *ordered*:
+        events of one aggregate reach it one at a time, in the order of their commits; one that fails and is retried
+        holds up its aggregate, or with ``"step_aside"`` lets the others pass.
         """
+        wanted = _patterns(patterns)
 
         def decorate(handler: H) -> H:
-            declaration = self._declare(handler, name, (), queue, retry, timeout, priority, self._event_signature)
-            subscription = Subscription(declaration.name, _patterns(patterns), declaration.queue)
-            self.subscriptions.add(subscription)
+            signature = partial(EventSignature, types=self.event_types)
+            declaration = self._declare(handler, name, (), queue, retry, timeout, priority, signature, ordered=ordered)
+            self.subscriptions.add(Subscription(declaration.name, wanted, declaration.queue))
             return handler
 
         return decorate
 
-    def _event_signature(self, handler: Callable[..., Any], *, task: str, takes_context: bool) -> EventSignature:
-        return EventSignature(handler, task=task, takes_context=takes_context, types=self.event_types)
+    def publish(
+        self,
+        *patterns: str,
+        to: Sink,
+        name: str | None = None,
+        queue: str = "default",
+        retry: Retry | None = None,
+        timeout: Duration = "60s",
+        priority: int = 0,
+        ordered: bool | Literal["step_aside"] = False,
+        format: Format = "envelope",
+        source: str = "kept",
+    ) -> None:
+        """Publish events to a broker: ``app.publish("invoice.*", to=NatsSink("nats://…"))``.
+
+        Every event becomes one job, which is done when the broker has acknowledged it. While the broker is away the
+        sink rests in the whole cluster, and nobody is charged. *name* is needed when one sink has several of these.
+        """
+        wanted = _patterns(patterns)
+        called = f"publish:{check_name(name or to.name, what='name', most=MOST_TASK - len('publish:'))}"
+        publisher = Publisher(
+            to,
+            called,
+            ordered=bool(ordered),
+            format=format,
+            source=source,
+            rest=lambda: Rest(self.settings.sink_pause.total_seconds(), self.settings.sink_pause_max.total_seconds()),
+            sql=lambda: self.outbox_sql,
+            ask=lambda steps: self._arun(steps, None),
+            signals=self.signals,
+        )
+        policy = retry or Retry(max_attempts=self.settings.sink_attempts, delay="1s", max_delay="10m")
+        batch = self.settings.sink_batch or to.batch
+        declared = self._declare(publisher, called, (), queue, policy, timeout, priority, ordered=ordered, batch=batch)
+        self.subscriptions.add(Subscription(declared.name, wanted, declared.queue, to))
 
     def _declare(
         self,
@@ -109,6 +149,9 @@ class App(Events):
         timeout: Duration | None,
         priority: int,
         signature: Callable[..., Signature] = Signature,
+        *,
+        ordered: bool | Literal["step_aside"] = False,
+        batch: int = 1,
     ) -> Declaration:
         called = check_name(name or getattr(handler, "__name__", None), what="task", most=MOST_TASK)
         takes_context = wants_context(handler, called)
@@ -126,6 +169,8 @@ class App(Events):
             is_async=is_async(handler),
             takes_context=takes_context,
             signature=signature(handler, task=called, takes_context=takes_context),
+            ordered=_order(ordered),
+            batch=batch,
         )
         self.registry.add(declaration)
         return declaration
@@ -216,8 +261,20 @@ class App(Events):
         return [self._found(record, record.id) for record in records]
 
 
+def _order(ordered: object) -> Literal["no", "block", "step_aside"]:
+    match ordered:
+        case False:
+            return "no"
+        case True:
+            return "block"
+        case "step_aside":
+            return "step_aside"
+        case _:
+            raise Refused(f"ordered: {ordered!r} is neither True, False nor 'step_aside'", field="ordered")
+
+
 def _patterns(given: Iterable[str]) -> tuple[str, ...]:
     patterns = tuple(dict.fromkeys(map(check_pattern, given)))
     if not patterns:
-        raise Refused("on: name the events to handle, as in @app.on('invoice.created')", field="pattern")
+        raise Refused("pattern: name the events that are wanted, such as 'invoice.created'", field="pattern")
     return patterns

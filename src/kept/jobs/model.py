@@ -24,6 +24,7 @@ class Lane(Struct, frozen=True, kw_only=True):
     priority: int
     retry_base: float  # seconds
     retry_max: float  # seconds
+    ordered: bool = False  # jobs of one order key run one at a time, in the order of their ids
 
 
 class Claimed(Struct, frozen=True, gc=False):

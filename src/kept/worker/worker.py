@@ -34,6 +34,7 @@ from kept.worker.listener import Listener
 from kept.worker.pacing import Pacing
 from kept.worker.post import CLEAN_UP, Plan, Post
 from kept.worker.rounds import WATCH, Rounds
+from kept.worker.sinks import SinkWatch
 from kept.worker.tick import Report, Unreachable
 
 
@@ -48,6 +49,7 @@ class Worker:
         self._post = Post(plan, signals, self.name, self._alarm.ring)
         self._rounds = Rounds(self._post, self._alarm)
         self._tick = self._rounds.tick()
+        self._sinks = SinkWatch(plan.registry, plan.settings.queues)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._hurried = False
@@ -60,6 +62,7 @@ class Worker:
     async def __aenter__(self) -> Self:
         await self.open()
         self._tasks = [asyncio.create_task(self._loop()), asyncio.create_task(self._watch())]
+        self._sinks.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -130,7 +133,7 @@ class Worker:
             return "shutting down"
         if age > max(5.0, 3 * self._alarm.rhythm.idle_max):
             return f"the database has not answered for {age:.0f} s"
-        return "the lease is gone" if self._post.lease.gone else None
+        return "the lease is gone" if self._post.lease.gone else self._sinks.trouble
 
     # --- the loop
 
@@ -279,6 +282,7 @@ class Worker:
             task.cancel()
         if self._rounds.listener is not None:
             await self._rounds.listener.stop()
+        await self._sinks.stop()
         closed = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience()):
