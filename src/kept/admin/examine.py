@@ -11,13 +11,14 @@ from kept.admin.facts import Clock, Facts, Server, Session
 from kept.archive.rules import Make, Partition, Retention, parents, to_make
 from kept.db.queries import Queries, load
 from kept.db.tx import Steps, SyncConnection, run
+from kept.outbox import log
 
 LONG_TRANSACTION = 60.0  # seconds: shorter ones are not worth naming
 
 
 def collect(conn: SyncConnection, schema: str, migrations: int, local: Callable[[], float] = time.time) -> Facts:
     """Look at everything once; changes nothing. *local* is this machine's clock."""
-    sql = load("kept.admin", schema)
+    sql, outbox = load("kept.admin", schema), load("kept.outbox", schema)
     server = run(conn, _server(sql))
     dead, alive = run(conn, _dead_rows(sql))
     return Facts(
@@ -34,6 +35,8 @@ def collect(conn: SyncConnection, schema: str, migrations: int, local: Callable[
         missing=run(conn, _missing(sql, load("kept.archive", schema))),
         lanes=tuple(run(conn, store.lanes(sql))),
         workers=tuple(run(conn, store.workers(sql))),
+        subscriptions=tuple(run(conn, log.list_subscriptions(outbox))),
+        sinks=tuple(run(conn, log.list_sinks(outbox))),
     )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from kept.admin.facts import Facts
 from kept.admin.model import Finding, LaneRow, WorkerRow
+from kept.outbox.rows import SinkRow
 
 MOST_OFFSET = 2.0  # seconds between two clocks
 MANY_DEAD = 100_000  # rows
@@ -28,6 +29,7 @@ def judge(facts: Facts) -> list[Finding]:
         *leases(facts),
         *service(facts),
         *declarations(facts),
+        *events(facts),
     ]
 
 
@@ -258,6 +260,34 @@ def declarations(facts: Facts) -> list[Finding]:
         if len(by) > 1
     ]
     return found or [_ok("declarations", "All live workers declare their tasks alike.")]
+
+
+def events(facts: Facts) -> list[Finding]:
+    """Whether somebody handles what is fanned out, and every broker takes what is published."""
+    found = [
+        _warning(
+            "subscription_undeclared",
+            f"No live worker declares subscription {each.name}, and events are fanned out to it.",
+            f"Deploy the code that declares it, or `kept subscriptions retire {each.name}`.",
+        )
+        for each in facts.subscriptions
+        if each.abandoned
+    ]
+    found += [finding for sink in facts.sinks for finding in _sink(sink)]
+    return found or [_ok("events", "Every subscription is declared, and every sink takes events.")]
+
+
+def _sink(sink: SinkRow) -> list[Finding]:
+    said = _sentence(f"{sink.last_code}: {sink.last_error}")
+    match sink.state:
+        case "open":
+            advice = "See that the broker runs and lets us in; then it goes on by itself, and nothing is lost."
+            return [_warning("sink_open", f"Sink {sink.name} rests, its broker does not take events. {said}", advice)]
+        case "disabled":
+            advice = f"Mend it, then `kept sinks enable {sink.name}`; or cancel what waits for it."
+            return [_problem("sink_disabled", f"Sink {sink.name} is disabled. {said}", advice)]
+        case _:
+            return []
 
 
 def _ok(code: str, message: str) -> Finding:

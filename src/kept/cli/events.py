@@ -28,8 +28,9 @@ from kept.db.queries import Queries
 from kept.db.queries import load as load_queries
 from kept.errors import Refused
 from kept.outbox import log
-from kept.outbox.log import EventDetail, EventRow, Replay, SubscriptionRow
+from kept.outbox.log import EventDetail, Replay
 from kept.outbox.model import cloudevent
+from kept.outbox.rows import EventRow, SubscriptionRow
 from kept.outbox.rules import check_pattern
 from kept.showable import escape
 

@@ -10,7 +10,7 @@ from kept.cli.events import outbox
 from kept.cli.main import Session
 from kept.cli.show import as_dict, as_text, brief, count, echo_json, echo_table, json_option, moment
 from kept.outbox import log
-from kept.outbox.log import SinkRow
+from kept.outbox.rows import SinkRow
 from kept.showable import escape
 
 

@@ -10,7 +10,7 @@ from kept.cli.events import outbox
 from kept.cli.main import Session
 from kept.cli.show import as_dict, as_text, brief, echo_json, echo_table, json_option
 from kept.outbox import log
-from kept.outbox.log import SubscriptionRow
+from kept.outbox.rows import SubscriptionRow
 from kept.showable import escape
 
 
