@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kept.jobs.context import Context
     from kept.jobs.handle import Job
     from kept.jobs.retry import Retry
+    from kept.outbox.inbox.inbox import Inbox
     from kept.signals import Signal
     from kept.tasks import Call
     from kept.worker.worker import Worker
@@ -38,6 +39,7 @@ __all__ = [
     "Defer",
     "Error",
     "Failure",
+    "Inbox",
     "Job",
     "JobCancelled",
     "JobFailed",
@@ -63,6 +65,7 @@ _HOMES = {
     "Defer": "kept.errors",
     "Error": "kept.errors",
     "Failure": "kept.errors",
+    "Inbox": "kept.outbox.inbox.inbox",
     "Job": "kept.jobs.handle",
     "JobCancelled": "kept.errors",
     "JobFailed": "kept.errors",

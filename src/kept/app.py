@@ -20,6 +20,7 @@ from kept.jobs.handle import Job
 from kept.jobs.payload import Signature, check_name
 from kept.jobs.retry import Retry
 from kept.loading import locate
+from kept.outbox.inbox.inbox import Inbox
 from kept.signals import JobsSettled, Signal, Signals
 from kept.tasks import MOST_QUEUE, MOST_TASK, AsyncTask, SyncTask, TaskDecorator, check_priority, is_async
 from kept.worker.post import Plan
@@ -45,6 +46,7 @@ class App(Client):
         super().__init__(database, settings, default_tx)
         self.signals = Signals()
         self._imports = tuple(imports)
+        self._inboxes: dict[tuple[str, Duration | None, str | None], Inbox] = {}
         self._location: str | None = None
         self._made_in = str(sys._getframe(1).f_globals.get("__name__", ""))
 
@@ -108,6 +110,16 @@ class App(Client):
             jitter=settings.retry_jitter,
         )
 
+    def inbox(self, consumer: str, *, ttl: Duration | None = None, redis: str | None = None) -> Inbox:
+        """The events that *consumer* has handled, so that each is handled once: ``inbox.once(event_id, tx)``.
+
+        *ttl* is how long they are remembered (KEPT_INBOX_TTL); *redis* is the URL of a Redis that accelerates.
+        """
+        asked = (consumer, ttl, redis)
+        if asked not in self._inboxes:
+            self._inboxes[asked] = Inbox(self, consumer, ttl=ttl, redis=redis)
+        return self._inboxes[asked]
+
     def load_imports(self) -> None:
         """Import the modules named by *imports*, so that all tasks are declared."""
         for module in self._imports:
@@ -125,6 +137,18 @@ class App(Client):
         self._settings = settings
         self._database = settings.database or self._database
         self._location = location
+
+    def close(self) -> None:
+        """Close what was opened; the App can be used again."""
+        for inbox in self._inboxes.values():
+            inbox.close()
+        super().close()
+
+    async def aclose(self) -> None:
+        """:meth:`close` for async code."""
+        for inbox in self._inboxes.values():
+            await inbox.aclose()
+        await super().aclose()
 
     async def __aenter__(self) -> Self:
         return self

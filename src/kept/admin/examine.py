@@ -11,6 +11,7 @@ from kept.admin.facts import Clock, Facts, Server, Session
 from kept.archive.rules import Make, Partition, Retention, parents, to_make
 from kept.db.queries import Queries, load
 from kept.db.tx import Steps, SyncConnection, run
+from kept.outbox.inbox import store as inbox
 
 LONG_TRANSACTION = 60.0  # seconds: shorter ones are not worth naming
 
@@ -34,6 +35,7 @@ def collect(conn: SyncConnection, schema: str, migrations: int, local: Callable[
         missing=run(conn, _missing(sql, load("kept.archive", schema))),
         lanes=tuple(run(conn, store.lanes(sql))),
         workers=tuple(run(conn, store.workers(sql))),
+        consumers=tuple(run(conn, inbox.consumers(load("kept.outbox.inbox", schema)))),
     )
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from kept.admin.model import LaneRow, WorkerRow
 from kept.archive.rules import Make
+from kept.outbox.inbox.model import ConsumerRow
 
 
 class Server(Struct, frozen=True):
@@ -52,3 +53,4 @@ class Facts(Struct, frozen=True, kw_only=True):
     missing: tuple[Make, ...]
     lanes: tuple[LaneRow, ...]
     workers: tuple[WorkerRow, ...]
+    consumers: tuple[ConsumerRow, ...]

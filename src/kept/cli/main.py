@@ -129,9 +129,9 @@ def main(ctx: click.Context, database: str | None) -> None:
 
 def register() -> None:
     """Bring in the command groups; each adds itself to *main*."""
-    from kept.cli import bench, doctor, jobs, lanes, migrations, status, worker, workers
+    from kept.cli import bench, doctor, inbox, jobs, lanes, migrations, status, worker, workers
 
-    for commands in (worker, migrations, jobs, lanes, workers, status, doctor, bench):
+    for commands in (worker, migrations, jobs, lanes, workers, inbox, status, doctor, bench):
         commands.add_to(main)
 
 

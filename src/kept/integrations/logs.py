@@ -58,6 +58,7 @@ LINES: Mapping[type[Signal], Line] = {
     signals.ConnectionLost: _line("warning", "connection_lost", signals.ConnectionLost),
     signals.ConnectionRestored: _line("info", "connection_restored", signals.ConnectionRestored),
     signals.TaskUnknown: _line("warning", "task_unknown", signals.TaskUnknown),
+    signals.EventSeen: _line("debug", "event_seen", signals.EventSeen),
     signals.Warned: _line("warning", "warned", signals.Warned),
 }
 

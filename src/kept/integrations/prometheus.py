@@ -123,6 +123,7 @@ class Metrics(Collector):
         self._counts: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self._reclaimed: defaultdict[tuple[str, str], int] = defaultdict(int)  # by reason and state
         self._runner_failures: defaultdict[str, int] = defaultdict(int)
+        self._seen: defaultdict[tuple[str, str], int] = defaultdict(int)  # by consumer and answer
         self._tick = Histogram()
         self.registry.register(self)
 
@@ -195,13 +196,15 @@ class Metrics(Collector):
                 self._reclaimed[signal.reason, "failed"] += signal.failed
             case signals.RunnerFailed():
                 self._runner_failures[signal.runner] += 1
+            case signals.EventSeen():
+                self._seen[signal.consumer, signal.answer] += 1
 
     def collect(self) -> Iterator[Metric]:
         """Everything as it stood at one moment."""
         with self._lock:  # only for the copies: rendering takes longer than a batch should wait
             lanes = [(key, lane.copy()) for key, lane in self._lanes.items()]
             tick, counts, workers = self._tick.copy(), dict(self._counts), dict(self._workers)
-            reclaimed, failures = dict(self._reclaimed), dict(self._runner_failures)
+            reclaimed, failures, seen = dict(self._reclaimed), dict(self._runner_failures), dict(self._seen)
         yield from _lane_metrics(lanes)
         yield self._running_now()
         yield from (_counter(name, text, (), [((), counts[name])]) for name, text in _COUNTERS.items())
@@ -216,6 +219,9 @@ class Metrics(Collector):
             "Runners that raised",
             ("runner",),
             (((runner,), count) for runner, count in failures.items()),
+        )
+        yield _counter(
+            "kept_inbox_events", "Events that an inbox was asked about", ("consumer", "answer"), seen.items()
         )
         yield _histogram("kept_tick_duration_seconds", "Duration of a tick that did something", (), [((), tick)])
         yield _worker_info(workers)

@@ -176,7 +176,7 @@ def check_key(key: object) -> str:
     size = len(key.encode("utf-8", "surrogatepass"))
     if not 1 <= size <= MOST_KEY:
         raise Refused(f"key: has {size} bytes; allowed are 1 to {MOST_KEY}", field="key")
-    _check_text(key, "key")
+    check_text(key, "key")
     return key
 
 
@@ -189,11 +189,12 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError("headers: names and values must be strings")
-        _check_text(name + value, "headers")
+        check_text(name + value, "headers")
     return encode(dict(headers), what="headers", limit=MOST_HEADERS, field="headers")
 
 
-def _check_text(text: str, field: str) -> None:
+def check_text(text: str, field: str) -> None:
+    """Refuse text that PostgreSQL cannot store."""
     if "\0" in text:
         raise Refused(f"{field}: holds a NUL character, which PostgreSQL cannot store", field=field)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
