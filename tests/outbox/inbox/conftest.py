@@ -30,7 +30,7 @@ class Valkey:
         with redis.Redis.from_url(self.patient) as client:
             return client.execute_command(*command)
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         return sorted(key.decode() for key in self.ask("KEYS", "*"))
 
     def freeze(self) -> None:

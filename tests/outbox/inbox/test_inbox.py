@@ -1,4 +1,4 @@
-"""An event is handled once, in the transaction of its effect, whoever raises, rolls back, commits early or comes second."""
+"""An event is handled once, in the transaction of its effect, whoever raises, rolls back or comes second."""
 
 from __future__ import annotations
 

@@ -64,9 +64,9 @@ select n.consumer,
   left join guessed g on g.consumer = n.consumer
  cross join lateral (select count(*) as found
                        from (select from kept.inbox i where i.consumer = n.consumer
-                              limit %(most)s::bigint + 1) some) live
+                              limit %(most)s::bigint + 1) c) live
  cross join lateral (select count(*) as found
                        from (select from kept.inbox i where i.consumer = n.consumer and i.expires_at <= kept.now()
-                              limit %(most)s::bigint + 1) some) dead
+                              limit %(most)s::bigint + 1) c) dead
  where n.consumer is not null
  order by n.consumer
