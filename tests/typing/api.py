@@ -60,7 +60,7 @@ def sync_inbox(conn: psycopg.Connection[Any]) -> None:
 
     inbox.once(7, conn)  # type: ignore[arg-type]
     app.inbox("mailer", ttl=720)  # type: ignore[arg-type]
-    app.inbox("mailer", "720h")  # type: ignore[misc]
+    app.inbox("mailer", "720h")  # type: ignore[call-arg]
 
 
 async def async_inbox(conn: psycopg.AsyncConnection[Any]) -> None:
