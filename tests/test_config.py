@@ -284,6 +284,7 @@ BROKEN: list[dict[str, object]] = [
     {"timeout": "0s"},
     {"payload_limit": 1023},
     {"payload_limit": "257MiB"},
+    {"inbox_ttl": "999ms"},
     {"tick_overall": "0s"},
     {"tick_runner": "0s"},
     {"tick_items": 0},
@@ -412,7 +413,9 @@ def test_two_aliases_that_disagree_are_refused_and_two_that_agree_are_not() -> N
 def test_every_alias_sets_a_setting_that_exists() -> None:
     assert {a.field for a in ALIASES} <= {v.field for v in VARIABLES}
     assert len({a.name for a in ALIASES}) == len(ALIASES)
-    assert all(bool(a.unit) == bool(v.kind.unit) for a in ALIASES for v in VARIABLES if v.field == a.field)
+    # Where it comes from, a duration without a unit is an error too.
+    numbered = [a for a in ALIASES if a.name != "PACKFINDERZ_EVENTING_IDEMPOTENCY_TTL"]
+    assert all(bool(a.unit) == bool(v.kind.unit) for a in numbered for v in VARIABLES if v.field == a.field)
 
 
 # --- names that are almost ours

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kept.jobs.context import Context
     from kept.jobs.handle import Job
     from kept.jobs.retry import Retry
+    from kept.outbox.inbox.inbox import Inbox
     from kept.outbox.model import Event
     from kept.signals import Signal
     from kept.tasks import Call
@@ -40,6 +41,7 @@ __all__ = [
     "Error",
     "Event",
     "Failure",
+    "Inbox",
     "Job",
     "JobCancelled",
     "JobFailed",
@@ -66,6 +68,7 @@ _HOMES = {
     "Error": "kept.errors",
     "Event": "kept.outbox.model",
     "Failure": "kept.errors",
+    "Inbox": "kept.outbox.inbox.inbox",
     "Job": "kept.jobs.handle",
     "JobCancelled": "kept.errors",
     "JobFailed": "kept.errors",

@@ -22,6 +22,7 @@ from kept.jobs.payload import Signature, check_name
 from kept.jobs.retry import Retry
 from kept.loading import locate
 from kept.outbox.handling import EventSignature
+from kept.outbox.inbox.inbox import Inbox
 from kept.outbox.publisher import Format, Publisher
 from kept.outbox.rules import Rest, check_pattern
 from kept.outbox.sink import Sink
@@ -53,6 +54,7 @@ class App(Events):
         super().__init__(database, settings, default_tx)
         self.signals = Signals()
         self._imports = tuple(imports)
+        self._inboxes: dict[tuple[str, Duration | None, str | None], Inbox] = {}
         self._location: str | None = None
         self._made_in = str(sys._getframe(1).f_globals.get("__name__", ""))
 
@@ -184,6 +186,16 @@ class App(Events):
             jitter=settings.retry_jitter,
         )
 
+    def inbox(self, consumer: str, *, ttl: Duration | None = None, redis: str | None = None) -> Inbox:
+        """The events that *consumer* has handled, so that each is handled once: ``inbox.once(event_id, tx)``.
+
+        *ttl* is how long they are remembered (KEPT_INBOX_TTL); *redis* is the URL of a Redis that accelerates.
+        """
+        asked = (consumer, ttl, redis)
+        if asked not in self._inboxes:
+            self._inboxes[asked] = Inbox(self, consumer, ttl=ttl, redis=redis)
+        return self._inboxes[asked]
+
     def load_imports(self) -> None:
         """Import the modules named by *imports*, so that all tasks are declared."""
         for module in self._imports:
@@ -201,6 +213,18 @@ class App(Events):
         self._settings = settings
         self._database = settings.database or self._database
         self._location = location
+
+    def close(self) -> None:
+        """Close what was opened; the App can be used again."""
+        for inbox in self._inboxes.values():
+            inbox.close()
+        super().close()
+
+    async def aclose(self) -> None:
+        """:meth:`close` for async code."""
+        for inbox in self._inboxes.values():
+            await inbox.aclose()
+        await super().aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -106,16 +106,38 @@ class Client:
         tx = self._transaction(tx)
         if tx is not None:
             return txs.run(txs.sync_tx(tx), steps)
-        _refuse_on_loop()
-        with self._pool()[0].connection() as conn, conn.transaction():
-            return txs.run(conn, steps)
+        return self.run_alone(steps)
 
     async def _arun(self, steps: Steps[T], tx: object | None) -> T:
         tx = self._transaction(tx)
         if tx is not None:
             return await txs.arun(txs.async_tx(tx), steps)
+        return await self.arun_alone(steps)
+
+    def run_in(self, steps: Steps[T], tx: object | None) -> T:
+        """Run *steps* in the caller's transaction; there must be one."""
+        return self._run(steps, self._required(tx))
+
+    async def arun_in(self, steps: Steps[T], tx: object | None) -> T:
+        """:meth:`run_in` for async code."""
+        return await self._arun(steps, self._required(tx))
+
+    def run_alone(self, steps: Steps[T]) -> T:
+        """Run *steps* in a transaction of our own, which commits."""
+        _refuse_on_loop()
+        with self._pool()[0].connection() as conn, conn.transaction():
+            return txs.run(conn, steps)
+
+    async def arun_alone(self, steps: Steps[T]) -> T:
+        """:meth:`run_alone` for async code."""
         async with self._pool()[1].connection() as conn, conn.transaction():
             return await txs.arun(conn, steps)
+
+    def _required(self, tx: object | None) -> object:
+        tx = self._transaction(tx)
+        if tx is None:
+            raise Refused("tx: is missing; give the transaction that what you do here shall commit with", field="tx")
+        return tx
 
     def _transaction(self, tx: object | None) -> object | None:
         return self._default_tx() if tx is None and self._default_tx is not None else tx

@@ -63,6 +63,7 @@ class Settings:
     timeout: timedelta = 600 * SECOND
     unique_for: timedelta = 24 * HOUR
     payload_limit: int = 1024**2
+    inbox_ttl: timedelta = 720 * HOUR
 
     retention_done: timedelta = 7 * DAY
     retention_failed: timedelta = 90 * DAY
@@ -180,6 +181,7 @@ RULES = (
     ),
     _within("timeout", MS),
     _within("payload_limit", 1024, 256 * 1024**2),
+    _within("inbox_ttl", SECOND),
     _within("tick_overall", MS),
     _within("tick_runner", MS),
     _within("tick_items", 1),

@@ -90,6 +90,7 @@ VARIABLES = (
     Variable("KEPT_TIMEOUT", "timeout", DURATION, "limit of one attempt whose task does not say"),
     Variable("KEPT_UNIQUE_FOR", "unique_for", DURATION, "how long a key holds, from enqueue"),
     Variable("KEPT_PAYLOAD_LIMIT", "payload_limit", SIZE, "largest payload accepted"),
+    Variable("KEPT_INBOX_TTL", "inbox_ttl", DURATION, "how long an inbox remembers an event"),
     Variable("KEPT_RETENTION_DONE", "retention_done", DURATION, "how long jobs that did not fail stay in history"),
     Variable("KEPT_RETENTION_FAILED", "retention_failed", DURATION, "how long failed jobs stay in history"),
     Variable("KEPT_RETENTION_LOG", "retention_log", DURATION, "how long the job log stays"),
@@ -149,6 +150,7 @@ ALIASES = (
     Alias("RECOVERY_SCAN_INTERVAL_SEC", "reclaim_scan", "s"),
     Alias("MAX_ATTEMPTS", "max_attempts"),
     Alias("MAX_CONCURRENCY", "concurrency"),
+    Alias("PACKFINDERZ_EVENTING_IDEMPOTENCY_TTL", "inbox_ttl"),
 )
 
 # Kubernetes describes a service called "kept" or "kept-something" in every container of its namespace; the

@@ -221,6 +221,13 @@ class TaskUnknown(Signal, frozen=True, kw_only=True):
     task: str
 
 
+class EventSeen(Signal, frozen=True, kw_only=True):
+    """An inbox was asked about an event: new, handled before, or known to Redis as handled before."""
+
+    consumer: str
+    answer: Literal["first", "duplicate", "cached"]
+
+
 class Warned(Signal, frozen=True, kw_only=True):
     """Something the operator should know; *code* is stable."""
 

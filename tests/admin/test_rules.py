@@ -13,6 +13,7 @@ from kept.admin import rules
 from kept.admin.facts import Clock, Facts, Server, Session
 from kept.admin.model import Finding, LaneRow, WorkerRow
 from kept.archive.rules import Make
+from kept.outbox.inbox.model import ConsumerRow
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HEALTHY = Facts(
@@ -29,6 +30,7 @@ HEALTHY = Facts(
     missing=(),
     lanes=(),
     workers=(),
+    consumers=(),
 )
 
 
@@ -53,7 +55,7 @@ def codes(findings: list[Finding], level: str) -> list[str]:
 def test_the_healthy_are_told_so_in_every_matter():
     findings = rules.judge(HEALTHY)
     assert {finding.level for finding in findings} == {"ok"}
-    assert len(findings) == 10
+    assert len(findings) == 11
     assert not rules.is_sick(findings)
 
 
@@ -72,11 +74,12 @@ def test_whatever_is_not_ok_says_what_to_do_and_all_say_it_in_sentences():
             worker("b", queues=("mail",), declared={"send": "d2"}),
             worker("c", lease_left=-90.0, running=1),
         ),
+        consumers=(ConsumerRow("mailer", 5, True, 3, NOW, NOW, 3 * 86_400.0),),
     )
     findings = rules.judge(sick)
     assert set(codes(findings, "warning")) == {
         *("not_durable", "pooling", "clock", "bloat", "idle_in_transaction", "held_snapshot"),
-        *("default_partition", "partition_missing", "undeclared", "declarations_differ"),
+        *("default_partition", "partition_missing", "undeclared", "declarations_differ", "inbox_unpurged"),
     }
     assert set(codes(findings, "problem")) == {"lease_expired", "queue_unserved", "task_unhandled"}
     for finding in findings:
@@ -120,6 +123,17 @@ def test_sessions_that_cannot_be_seen_are_not_vouched_for():
 def test_a_partition_that_is_missing_a_month_ahead_is_upkeeps_business():
     ahead = Make("history_done", NOW + timedelta(days=30), NOW + timedelta(days=31), timedelta(days=7))
     assert rules.partitions(facts(missing=(ahead,)))[0].level == "ok"
+
+
+def consumer(overdue: float) -> ConsumerRow:
+    return ConsumerRow("mailer", 5, True, 3, NOW, NOW, overdue)
+
+
+def test_markers_that_expired_today_are_upkeeps_business_and_older_ones_are_named():
+    assert rules.markers(facts(consumers=(consumer(3600.0),)))[0].level == "ok"
+    (found,) = rules.markers(facts(consumers=(consumer(3 * 86_400.0),)))
+    assert (found.level, found.code) == ("warning", "inbox_unpurged")
+    assert found.message == "The inbox of mailer has 3 expired markers, the oldest for 3 d."
 
 
 def test_each_table_names_the_first_partition_that_is_missing():

@@ -27,7 +27,14 @@ PURE = sorted(
     {*NAMED, *(".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in SOURCE.rglob("rules.py"))}
 )
 # Modules that hold nothing but data or errors, or that a pure module needs for the types of its data.
-DATA = {"kept.errors", "kept.admin.model", "kept.admin.facts", "kept.bench.model", "kept.outbox.rows"}
+DATA = {
+    "kept.errors",
+    "kept.admin.model",
+    "kept.admin.facts",
+    "kept.bench.model",
+    "kept.outbox.inbox.model",
+    "kept.outbox.rows",
+}
 TYPES = {"kept.jobs.lanes": {"kept.jobs.declaration", "kept.jobs.store"}}
 
 IMPURE = {"asyncio", "time", "random", "logging", "os", "socket", "subprocess", "threading", "secrets"}

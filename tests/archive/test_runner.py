@@ -99,6 +99,56 @@ async def test_a_key_that_somebody_is_just_taking_over_is_left_alone(database, c
     assert enqueue(conn, "a") == taken
 
 
+def mark(conn: psycopg.Connection, consumer: str, *event_ids: str, ttl: str = "1 hour") -> None:
+    for event_id in event_ids:
+        conn.execute(
+            "insert into kept.inbox values (%s, %s, kept.now(), kept.now() + %s::interval)", [consumer, event_id, ttl]
+        )
+
+
+def markers(conn: psycopg.Connection) -> list[str]:
+    return [name for (name,) in conn.execute("select consumer || ' ' || event_id from kept.inbox order by 1")]
+
+
+async def test_markers_of_every_consumer_are_purged_when_they_have_expired(database, conn, clock: Clock):
+    for consumer in ("biller", "mailer", "zoo"):
+        mark(conn, consumer, "e1", "e2", "e3")
+        mark(conn, consumer, "e4", ttl="3 hours")
+    assert (await one_pass(database)).markers == 0
+    clock.advance("2h")
+    assert (await one_pass(database, batch=2)).markers == 9
+    assert markers(conn) == ["biller e4", "mailer e4", "zoo e4"]
+
+
+async def test_markers_that_expire_at_the_same_instant_are_all_purged(database, conn, clock: Clock):
+    conn.execute(
+        "insert into kept.inbox select 'mailer', n, kept.now(), kept.now() + interval '1 hour' "
+        "from generate_series(1, 10) n"
+    )
+    clock.advance("2h")
+    assert (await one_pass(database, batch=3)).markers == 10
+    assert markers(conn) == []
+
+
+async def test_a_marker_in_somebodys_hands_is_neither_purged_nor_waited_for(database, conn, clock: Clock):
+    mark(conn, "mailer", "held", "free")
+    clock.advance("2h")
+    with psycopg.connect(database) as other:
+        other.execute("select from kept.inbox where event_id = 'held' for update")
+        assert (await one_pass(database)).markers == 1
+        assert markers(conn) == ["mailer held"]
+    assert (await one_pass(database)).markers == 1
+
+
+async def test_a_table_that_somebody_has_locked_does_not_stop_a_pass(database, conn, clock: Clock):
+    mark(conn, "mailer", "e1")
+    clock.advance("2h")
+    with psycopg.connect(database) as other:
+        other.execute("lock table kept.inbox")
+        assert (await one_pass(database)).markers == 0
+    assert (await one_pass(database)).markers == 1
+
+
 @pytest.mark.parametrize("state", ["closed", "lost"])
 async def test_a_worker_long_gone_is_purged(database, conn, clock: Clock, state):
     start_worker(conn, state)

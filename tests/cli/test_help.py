@@ -37,7 +37,7 @@ def test_all_commands_are_there():
     assert {" ".join(path) for path in ALL} == {
         *("", "worker", "tick", "sync", "migrate", "workers", "status", "doctor"),
         *("jobs", "jobs list", "jobs show", "jobs retry", "jobs cancel", "jobs delete"),
-        *("lanes", "lanes pause", "lanes resume"),
+        *("lanes", "lanes pause", "lanes resume", "inbox", "inbox forget", "inbox purge"),
         *("bench", "bench drain", "bench enqueue", "bench latency", "bench sustained", "bench growth", "bench idle"),
         "bench clean",
     }

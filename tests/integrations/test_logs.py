@@ -111,6 +111,7 @@ def samples() -> list[Signal]:
         signals.ConnectionLost(error="server closed the connection", delay=1.0),
         signals.ConnectionRestored(down_for=2.5),
         signals.TaskUnknown(queue="mail", task="gone"),
+        signals.EventSeen(consumer="mailer", answer="first"),
         signals.Warned(code="default_partition", message="the default partition holds rows"),
     ]
     ways = [settled(state) for state in STATES] + [settled("pending", charged=False)]

@@ -98,6 +98,12 @@ def test_a_retry_is_what_comes_back_charged_and_nothing_else() -> None:
             2,
         ),
         (
+            signals.EventSeen(consumer="mailer", answer="cached"),
+            "kept_inbox_events_total",
+            {"consumer": "mailer", "answer": "cached"},
+            2,
+        ),
+        (
             signals.JobsReclaimed(worker="u", name="w", reason="expired", jobs=5, failed=1),
             "kept_jobs_reclaimed_total",
             {"reason": "expired", "state": "pending"},
@@ -228,6 +234,7 @@ def test_the_documented_table_is_what_is_exposed(documented: Callable[[str], lis
     for signal in (
         JobsClaimed(jobs=[PickUp(1, "mail", "send", 1, 0.02)]),
         JobsSettled(jobs=[DONE, settled(state="pending", code="timeout", delay=5.0)]),
+        signals.EventSeen(consumer="mailer", answer="first"),
         signals.RunnerFailed(runner="schedules", error="x"),
         signals.JobsReclaimed(worker="u", name="w", reason="expired", jobs=5, failed=1),
         signals.WorkerStarted(worker="a", name="w1", queues=None, tasks=("send",), concurrency=10),

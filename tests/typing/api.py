@@ -6,10 +6,11 @@ A line that must be refused carries a ``type: ignore`` with the error's code: my
 from __future__ import annotations
 
 from typing import Any, assert_type
+from uuid import UUID
 
 import psycopg
 
-from kept import App, Call, Context, Defer, Failure, Job, Retry
+from kept import App, Call, Context, Defer, Failure, Inbox, Job, Retry
 
 app = App("postgresql://localhost/app")
 
@@ -46,6 +47,27 @@ def sync_calls(conn: psycopg.Connection[Any]) -> None:
     send_welcome.using(delay=30)  # type: ignore[arg-type]
     send_welcome.using(later=True)  # type: ignore[call-arg]
     app.task(timeout=30)  # type: ignore[arg-type]
+
+
+def sync_inbox(conn: psycopg.Connection[Any]) -> None:
+    inbox = app.inbox("mailer", ttl="720h", redis="redis://localhost")
+    assert_type(inbox, Inbox)
+    with inbox.once("e1", conn) as first:
+        assert_type(first, bool)
+    with inbox.once(UUID(int=7), conn) as first:
+        assert_type(first, bool)
+    assert_type(inbox.forget("e1"), bool)
+
+    inbox.once(7, conn)  # type: ignore[arg-type]
+    app.inbox("mailer", ttl=720)  # type: ignore[arg-type]
+    app.inbox("mailer", "720h")  # type: ignore[call-arg]
+
+
+async def async_inbox(conn: psycopg.AsyncConnection[Any]) -> None:
+    inbox = app.inbox("mailer")
+    async with inbox.once("e1", conn) as first:
+        assert_type(first, bool)
+    assert_type(await inbox.aforget("e1"), bool)
 
 
 async def async_calls(conn: psycopg.AsyncConnection[Any]) -> None:

@@ -12,6 +12,7 @@ from kept.archive.rules import Make, Partition, Retention, parents, to_make
 from kept.db.queries import Queries, load
 from kept.db.tx import Steps, SyncConnection, run
 from kept.outbox import log
+from kept.outbox.inbox import store as inbox
 
 LONG_TRANSACTION = 60.0  # seconds: shorter ones are not worth naming
 
@@ -37,6 +38,7 @@ def collect(conn: SyncConnection, schema: str, migrations: int, local: Callable[
         workers=tuple(run(conn, store.workers(sql))),
         subscriptions=tuple(run(conn, log.list_subscriptions(outbox))),
         sinks=tuple(run(conn, log.list_sinks(outbox))),
+        consumers=tuple(run(conn, inbox.consumers(load("kept.outbox.inbox", schema)))),
     )
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from kept.admin.model import LaneRow, WorkerRow
 from kept.archive.rules import Make
+from kept.outbox.inbox.model import ConsumerRow
 from kept.outbox.rows import SinkRow, SubscriptionRow
 
 
@@ -55,3 +56,4 @@ class Facts(Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerRow, ...]
     subscriptions: tuple[SubscriptionRow, ...] = ()
     sinks: tuple[SinkRow, ...] = ()
+    consumers: tuple[ConsumerRow, ...]

@@ -14,6 +14,7 @@ MOST_OFFSET = 2.0  # seconds between two clocks
 MANY_DEAD = 100_000  # rows
 LONG_SNAPSHOT = 300.0  # seconds
 SOON = timedelta(days=7)
+UNPURGED = 86_400.0  # seconds: two dozen upkeeps
 OVERDUE = 30.0  # seconds: six scans for expired leases
 
 
@@ -26,6 +27,7 @@ def judge(facts: Facts) -> list[Finding]:
         *bloat(facts),
         *transactions(facts),
         *partitions(facts),
+        *markers(facts),
         *leases(facts),
         *service(facts),
         *declarations(facts),
@@ -168,6 +170,22 @@ def partitions(facts: Facts) -> list[Finding]:
         for parent, starts_at in late.items()
     ]
     return found or [_ok("partitions", "The partitions of the coming week are there.")]
+
+
+def markers(facts: Facts) -> list[Finding]:
+    """Whether the inbox is rid of what has expired."""
+    late = [row for row in facts.consumers if row.overdue > UNPURGED]
+    if not late:
+        return [_ok("inbox", f"The inbox of {_count(len(facts.consumers), 'consumer')} holds nothing long expired.")]
+    return [
+        _warning(
+            "inbox_unpurged",
+            f"The inbox of {row.consumer} has {_count(row.expired, 'expired marker')}, "
+            f"the oldest for {row.overdue / 86_400:.0f} d.",
+            "Let a worker run, its upkeep purges them every hour; or call `kept inbox purge`.",
+        )
+        for row in late
+    ]
 
 
 def leases(facts: Facts) -> list[Finding]:

@@ -60,6 +60,23 @@ with gone as (
 )
 select count(*) from gone
 
+-- name: next_consumer
+select min(consumer) from kept.inbox where consumer > %(after)s::text
+
+-- name: purge_markers
+-- One batch of a consumer's expired markers, from where the last one ended: its dead entries need not be met again.
+with batch as (
+  select i.ctid, i.expires_at
+    from kept.inbox i
+   where i.consumer = %(consumer)s::text and i.expires_at <= kept.now() and i.expires_at >= %(after)s::timestamptz
+   order by i.expires_at
+   limit %(limit)s
+     for update skip locked
+), gone as (
+  delete from kept.inbox where ctid = any(array(select b.ctid from batch b)) returning 1
+)
+select (select max(b.expires_at) from batch b), (select count(*) from gone)
+
 -- name: purge_workers
 -- There is no index on job.worker; the jobs are read only if there is a worker to ask about.
 with over as materialized (

@@ -1,4 +1,4 @@
-"""Upkeep: partitions, expired unique keys, workers long gone, sleepers that never woke up."""
+"""Upkeep: partitions, expired unique keys and markers of inboxes, workers long gone, sleepers that never woke up."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Upkeep:
 
     keys: int = 0
     event_keys: int = 0
+    markers: int = 0
     workers: int = 0
     sleepers: int = 0
     partitions: Changes = field(default_factory=Changes)
@@ -43,6 +44,7 @@ def _flow(sql: Queries, keep: Retention, batch: int) -> Flow[Upkeep]:
     done = Upkeep()
     done.keys = yield from _purge_keys(sql, batch)
     done.event_keys = yield from _purge_event_keys(sql, batch)
+    done.markers = yield from purge_markers(sql, batch=batch)
     done.workers = yield from _count(sql, "purge_workers")
     done.sleepers = yield from _count(sql, "purge_sleepers")
     done.partitions = yield from partitions.flow(sql, keep)
@@ -70,6 +72,32 @@ def _purge_event_keys(sql: Queries, batch: int) -> Flow[int]:
         purged += rows[0][0] if rows else 0
         if not rows or rows[0][0] < batch:
             return purged
+
+
+def purge_markers(sql: Queries, consumer: str | None = None, *, batch: int = BATCH) -> Flow[int]:
+    """Purge the expired markers of *consumer*, or of all consumers, a batch at a time; locked ones are left."""
+    if consumer is not None:
+        return (yield from _purge_consumer(sql, consumer, batch))
+    purged, name = 0, ""
+    while True:
+        rows = yield Step(sql["next_consumer"], {"after": name})
+        if not rows or rows[0][0] is None:
+            return purged
+        name = rows[0][0]
+        purged += yield from _purge_consumer(sql, name, batch)
+
+
+def _purge_consumer(sql: Queries, consumer: str, batch: int) -> Flow[int]:
+    purged, after = 0, "-infinity"
+    while True:
+        rows = yield Step(sql["purge_markers"], {"consumer": consumer, "after": after, "limit": batch})
+        if not rows:
+            return purged
+        last, gone = rows[0][0], int(rows[0][1])
+        purged += gone
+        if gone < batch:
+            return purged
+        after = last
 
 
 def _count(sql: Queries, name: str) -> Flow[int]:

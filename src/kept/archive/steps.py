@@ -14,10 +14,12 @@ import psycopg
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]] | None
 
-# Each statement is a transaction of its own. It may take its time, is planned for large tables whatever the
-# session is set to, and reckons in UTC: a day more must not depend on somebody's daylight saving time.
+# Each statement is a transaction of its own. It may take its time, but not stand in line for a lock, is
+# planned for large tables whatever the session is set to, and reckons in UTC: a day more must not depend on
+# somebody's daylight saving time.
 _SETTINGS: LiteralString = """
-select set_config('statement_timeout', '10min', true), set_config('timezone', 'UTC', true),
+select set_config('statement_timeout', '10min', true), set_config('lock_timeout', '1s', true),
+       set_config('timezone', 'UTC', true),
        set_config('enable_seqscan', 'on', true), set_config('enable_sort', 'on', true),
        set_config('enable_hashjoin', 'on', true), set_config('plan_cache_mode', 'force_custom_plan', true)
 """

@@ -129,21 +129,24 @@ def main(ctx: click.Context, database: str | None) -> None:
 
 def register() -> None:
     """Bring in the command groups; each adds itself to *main*."""
-    from kept.cli import bench, doctor, events, jobs, lanes, migrations, sinks, status, subscriptions, worker, workers
-
-    for commands in (
-        worker,
-        migrations,
+    from kept.cli import (
+        bench,
+        doctor,
+        events,
+        inbox,
         jobs,
         lanes,
-        workers,
-        events,
-        subscriptions,
+        migrations,
         sinks,
         status,
-        doctor,
-        bench,
-    ):
+        subscriptions,
+        worker,
+        workers,
+    )
+
+    work = (worker, migrations, jobs, lanes, workers)
+    outbox = (events, subscriptions, sinks, inbox)
+    for commands in (*work, *outbox, status, doctor, bench):
         commands.add_to(main)
 
 

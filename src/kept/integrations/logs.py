@@ -61,6 +61,7 @@ LINES: Mapping[type[Signal], Line] = {
     signals.SinkClosed: _line("info", "sink_closed", signals.SinkClosed),
     signals.SinkDisabled: _line("error", "sink_disabled", signals.SinkDisabled),
     signals.TaskUnknown: _line("warning", "task_unknown", signals.TaskUnknown),
+    signals.EventSeen: _line("debug", "event_seen", signals.EventSeen),
     signals.Warned: _line("warning", "warned", signals.Warned),
 }
 

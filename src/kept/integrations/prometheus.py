@@ -151,6 +151,7 @@ class Metrics(Collector):
         self._reclaimed: defaultdict[tuple[str, str], int] = defaultdict(int)  # by reason and state
         self._runner_failures: defaultdict[str, int] = defaultdict(int)
         self._sinks: dict[str, Sink] = {}
+        self._seen: defaultdict[tuple[str, str], int] = defaultdict(int)  # by consumer and answer
         self._tick = Histogram()
         self.registry.register(self)
 
@@ -223,12 +224,19 @@ class Metrics(Collector):
                 self._reclaimed[signal.reason, "failed"] += signal.failed
             case signals.RunnerFailed():
                 self._runner_failures[signal.runner] += 1
+            case _:
+                self._outbox(signal)
+
+    def _outbox(self, signal: Signal) -> None:
+        match signal:
             case signals.EventsSent():
                 self._sink(signal.sink).sent(signal)
             case signals.SinkOpened() | signals.SinkDisabled():
                 self._sink(signal.sink).open = 1
             case signals.SinkClosed():
                 self._sink(signal.sink).open = 0
+            case signals.EventSeen():
+                self._seen[signal.consumer, signal.answer] += 1
 
     def _sink(self, name: str) -> Sink:
         return self._sinks.setdefault(name, Sink())
@@ -238,8 +246,8 @@ class Metrics(Collector):
         with self._lock:  # only for the copies: rendering takes longer than a batch should wait
             lanes = [(key, lane.copy()) for key, lane in self._lanes.items()]
             tick, counts, workers = self._tick.copy(), dict(self._counts), dict(self._workers)
-            reclaimed, failures = dict(self._reclaimed), dict(self._runner_failures)
             sinks = [(name, sink.copy()) for name, sink in self._sinks.items()]
+            reclaimed, failures, seen = dict(self._reclaimed), dict(self._runner_failures), dict(self._seen)
         yield from _lane_metrics(lanes)
         yield self._running_now()
         yield from (_counter(name, text, (), [((), counts[name])]) for name, text in _COUNTERS.items())
@@ -256,6 +264,9 @@ class Metrics(Collector):
             (((runner,), count) for runner, count in failures.items()),
         )
         yield from _sink_metrics(sinks)
+        yield _counter(
+            "kept_inbox_events", "Events that an inbox was asked about", ("consumer", "answer"), seen.items()
+        )
         yield _histogram("kept_tick_duration_seconds", "Duration of a tick that did something", (), [((), tick)])
         yield _worker_info(workers)
 

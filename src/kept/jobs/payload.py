@@ -194,6 +194,7 @@ def encode_headers(headers: Mapping[str, str] | None) -> str | None:
 
 
 def check_text(text: str, field: str) -> None:
+    """Refuse text that PostgreSQL cannot store."""
     if "\0" in text:
         raise Refused(f"{field}: holds a NUL character, which PostgreSQL cannot store", field=field)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):

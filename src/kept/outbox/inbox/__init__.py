@@ -1,0 +1,1 @@
+"""The inbox: a consumer behind a broker handles each event once, however often it is delivered."""
