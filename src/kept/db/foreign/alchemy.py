@@ -14,6 +14,9 @@ from kept.db.foreign.adapter import Rows, as_texts, loaded
 from kept.db.foreign.asyncpg import AsyncpgServer, dollars
 from kept.db.unfit import Server
 
+# The caller's connection may be set up to stream what it reads; a cursor on the server cannot write.
+_PLAIN = {"stream_results": False, "yield_per": None}
+
 
 class Connection(Protocol):
     """What we need of ``sqlalchemy.Connection``."""
@@ -22,7 +25,7 @@ class Connection(Protocol):
     dialect: Any
     connection: Any
 
-    def exec_driver_sql(self, statement: str, parameters: Any) -> Any: ...
+    def exec_driver_sql(self, statement: str, parameters: Any, execution_options: Any) -> Any: ...
 
 
 class Alchemy:
@@ -92,9 +95,9 @@ def _check(conn: Connection) -> None:
 def _rows(conn: Connection, statement: LiteralString, params: Params) -> Rows:
     if conn.dialect.paramstyle == "numeric_dollar":
         text, values = dollars(statement, params)
-        result = conn.exec_driver_sql(text, tuple(values))
+        result = conn.exec_driver_sql(text, tuple(values), _PLAIN)
     else:
-        result = conn.exec_driver_sql(statement, as_texts(params))
+        result = conn.exec_driver_sql(statement, as_texts(params), _PLAIN)
     rows: Rows = result.fetchall() if result.returns_rows else []
     return rows
 
