@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,13 @@ import sqlalchemy as sa
 from django.db import connections, transaction
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 django.conf.settings.configure(
@@ -90,49 +96,55 @@ def by_psycopg(database: str, **options: Any) -> Iterator[Way]:
 
 @contextmanager
 def by_psycopg2(database: str, **options: Any) -> Iterator[Way]:
-    conn = psycopg2.connect(database, **options)
+    with closing(psycopg2.connect(database, **options)) as conn:
 
-    def execute(statement: str) -> None:
-        with conn.cursor() as cursor:
-            cursor.execute(statement)
+        def execute(statement: str) -> None:
+            with conn.cursor() as cursor:
+                cursor.execute(statement)
 
-    @contextmanager
-    def nested() -> Iterator[None]:
-        execute("savepoint inner_one")
-        try:
-            yield
-        except BaseException:
-            execute("rollback to inner_one")
-            raise
-        execute("release inner_one")
+        @contextmanager
+        def nested() -> Iterator[None]:
+            execute("savepoint inner_one")
+            try:
+                yield
+            except BaseException:
+                execute("rollback to inner_one")
+                raise
+            execute("release inner_one")
 
-    yield Way(conn, False, execute, conn.commit, conn.rollback, nested)
-    conn.close()
+        yield Way(conn, False, execute, conn.commit, conn.rollback, nested)
 
 
 @contextmanager
-def by_connection(database: str, driver: str, **options: Any) -> Iterator[Way]:
-    engine = sa.create_engine(over(database, driver))
-    with engine.connect().execution_options(**options) as conn:
-        yield Way(conn, False, lambda text: conn.execute(sa.text(text)), conn.commit, conn.rollback, conn.begin_nested)
-    engine.dispose()
+def engine_for(database: str, driver: str, **options: Any) -> Iterator[sa.Engine]:
+    """SQLAlchemy's engine, which keeps connections until it is told not to."""
+    engine = sa.create_engine(over(database, driver), **options)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def by_connection(database: str, driver: str) -> Iterator[Way]:
+    with engine_for(database, driver) as engine, engine.connect() as it:
+        yield Way(it, False, lambda text: it.execute(sa.text(text)), it.commit, it.rollback, it.begin_nested)
 
 
 @contextmanager
 def by_session(database: str, driver: str) -> Iterator[Way]:
-    engine = sa.create_engine(over(database, driver))
-    with Session(engine) as it:
+    with engine_for(database, driver) as engine, Session(engine) as it:
         yield Way(it, False, lambda text: it.execute(sa.text(text)), it.commit, it.rollback, it.begin_nested)
-    engine.dispose()
 
 
 @contextmanager
 def by_scoped_session(database: str, driver: str) -> Iterator[Way]:
-    engine = sa.create_engine(over(database, driver))
-    it = scoped_session(sessionmaker(engine))
-    yield Way(it, False, lambda text: it.execute(sa.text(text)), it.commit, it.rollback, it.begin_nested)
-    it.remove()
-    engine.dispose()
+    with engine_for(database, driver) as engine:
+        it = scoped_session(sessionmaker(engine))
+        try:
+            yield Way(it, False, lambda text: it.execute(sa.text(text)), it.commit, it.rollback, it.begin_nested)
+        finally:
+            it.remove()
 
 
 def for_django(database: str) -> dict[str, str]:
@@ -167,11 +179,17 @@ def by_django(database: str) -> Iterator[Way]:
             transaction.set_rollback(undo)
             atomic.__exit__(None, None, None)
 
-        yield Way(
-            connection, False, execute, lambda: leave(undo=False), lambda: leave(undo=True), transaction.atomic
-        )  # fmt: skip
-        if connection.in_atomic_block:
+        def commit() -> None:
+            leave(undo=False)
+
+        def rollback() -> None:
             leave(undo=True)
+
+        try:
+            yield Way(connection, False, execute, commit, rollback, transaction.atomic)
+        finally:
+            if connection.in_atomic_block:
+                rollback()
 
 
 # --- async
@@ -188,8 +206,10 @@ async def by_asyncpg(database: str) -> AsyncIterator[Way]:
     conn = await asyncpg.connect(database)
     begun = conn.transaction()
     await begun.start()
-    yield Way(conn, True, conn.execute, begun.commit, begun.rollback, conn.transaction)
-    await conn.close()
+    try:
+        yield Way(conn, True, conn.execute, begun.commit, begun.rollback, conn.transaction)
+    finally:
+        await conn.close()
 
 
 @asynccontextmanager
@@ -201,28 +221,35 @@ async def by_asyncpg_pool(database: str) -> AsyncIterator[Way]:
 
 
 @asynccontextmanager
+async def async_engine_for(database: str, driver: str, **options: Any) -> AsyncIterator[AsyncEngine]:
+    """:func:`engine_for`, for async code."""
+    engine = create_async_engine(over(database, driver), **options)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
 async def by_async_connection(database: str, driver: str) -> AsyncIterator[Way]:
-    engine = create_async_engine(over(database, driver))
-    async with engine.connect() as conn:
-        yield Way(conn, True, lambda text: conn.execute(sa.text(text)), conn.commit, conn.rollback, conn.begin_nested)
-    await engine.dispose()
+    async with async_engine_for(database, driver) as engine, engine.connect() as it:
+        yield Way(it, True, lambda text: it.execute(sa.text(text)), it.commit, it.rollback, it.begin_nested)
 
 
 @asynccontextmanager
 async def by_async_session(database: str, driver: str) -> AsyncIterator[Way]:
-    engine = create_async_engine(over(database, driver))
-    async with AsyncSession(engine) as it:
+    async with async_engine_for(database, driver) as engine, AsyncSession(engine) as it:
         yield Way(it, True, lambda text: it.execute(sa.text(text)), it.commit, it.rollback, it.begin_nested)
-    await engine.dispose()
 
 
 @asynccontextmanager
 async def by_async_scoped_session(database: str, driver: str) -> AsyncIterator[Way]:
-    engine = create_async_engine(over(database, driver))
-    it = async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1)
-    yield Way(it, True, lambda text: it.execute(sa.text(text)), it.commit, it.rollback, it.begin_nested)
-    await it.remove()
-    await engine.dispose()
+    async with async_engine_for(database, driver) as engine:
+        it = async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1)
+        try:
+            yield Way(it, True, lambda text: it.execute(sa.text(text)), it.commit, it.rollback, it.begin_nested)
+        finally:
+            await it.remove()
 
 
 WAYS: dict[str, Callable[[str], Any]] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import asyncpg
@@ -19,7 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from kept.db.tx import arun, async_tx, run, sync_tx
 from kept.errors import Refused
-from ways import django_connection, over
+from ways import async_engine_for, django_connection, engine_for, over
 
 
 def one():
@@ -37,9 +39,8 @@ def refused(because):
 
 @pytest.fixture
 def engine(database):
-    engine = sa.create_engine(over(database, "psycopg"))
-    yield engine
-    engine.dispose()
+    with engine_for(database, "psycopg") as engine:
+        yield engine
 
 
 # --- autocommit
@@ -67,33 +68,30 @@ async def test_asyncpg_outside_of_a_transaction_is_refused(database):
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
 def test_sqlalchemy_in_autocommit_is_refused_wherever_that_was_said(driver, database):
-    for engine in (
-        sa.create_engine(over(database, driver), isolation_level="AUTOCOMMIT"),
-        sa.create_engine(over(database, driver)).execution_options(isolation_level="AUTOCOMMIT"),
-    ):
-        with engine.connect() as conn, Session(engine) as session:
-            for tx in (conn, session):
-                with refused("autocommit.*AUTOCOMMIT"):
-                    sync_tx(tx)
-        engine.dispose()
-    engine = sa.create_engine(over(database, driver))
-    with engine.connect() as conn:
-        assert run(sync_tx(conn), one()) == 1
-        conn.rollback()
-        conn.execution_options(isolation_level="AUTOCOMMIT")
-        with refused("autocommit.*AUTOCOMMIT"):
-            sync_tx(conn)
-    engine.dispose()
+    with engine_for(database, driver, isolation_level="AUTOCOMMIT") as always, engine_for(database, driver) as engine:
+        for each in (always, engine.execution_options(isolation_level="AUTOCOMMIT")):
+            with each.connect() as conn, Session(each) as session:
+                for tx in (conn, session):
+                    with refused("autocommit.*AUTOCOMMIT"):
+                        sync_tx(tx)
+        with engine.connect() as conn:
+            assert run(sync_tx(conn), one()) == 1
+            conn.rollback()
+            conn.execution_options(isolation_level="AUTOCOMMIT")
+            with refused("autocommit.*AUTOCOMMIT"):
+                sync_tx(conn)
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_async_sqlalchemy_in_autocommit_is_refused(driver, database):
-    engine = create_async_engine(over(database, driver), isolation_level="AUTOCOMMIT")
-    async with engine.connect() as conn, AsyncSession(engine) as session:
+    async with (
+        async_engine_for(database, driver, isolation_level="AUTOCOMMIT") as engine,
+        engine.connect() as conn,
+        AsyncSession(engine) as session,
+    ):
         for tx in (conn, session):
             with refused("autocommit.*AUTOCOMMIT"):
                 await arun(async_tx(tx), one())
-    await engine.dispose()
 
 
 def test_django_outside_of_atomic_is_refused_unless_it_was_told_not_to_commit(database):
@@ -123,12 +121,11 @@ async def test_a_closed_connection_is_refused_whatever_library_it_is_of(database
     await conn.close()
     with refused("the connection is closed"):
         async_tx(conn)
-    async_engine = create_async_engine(over(database, "asyncpg"))
-    async with async_engine.connect() as conn:
-        pass
-    with refused("the connection is closed"):
-        await arun(async_tx(conn), one())
-    await async_engine.dispose()
+    async with async_engine_for(database, "asyncpg") as async_engine:
+        async with async_engine.connect() as conn:
+            pass
+        with refused("the connection is closed"):
+            await arun(async_tx(conn), one())
 
 
 async def test_a_connection_that_went_back_to_its_pool_is_refused(database):
@@ -192,15 +189,27 @@ def test_a_session_is_not_flushed(engine):
         session.expunge_all()
 
 
-@pytest.mark.parametrize("option", [{"stream_results": True}, {"yield_per": 10}])
-def test_a_connection_that_streams_can_write_all_the_same(option, engine):
-    def writing():
-        rows = yield "insert into things values (%(id)s::int) returning id", {"id": 7}
-        return rows
+def writing():
+    rows = yield "insert into things values (%(id)s::int) returning id", {"id": 7}
+    return rows
 
+
+streaming = pytest.mark.parametrize("option", [{"stream_results": True}, {"yield_per": 10}])
+
+
+@streaming
+def test_a_connection_that_streams_can_write_all_the_same(option, engine):
     Base.metadata.create_all(engine)
     with engine.connect().execution_options(**option) as conn:
         assert run(sync_tx(conn), writing()) == [(7,)]
+
+
+@streaming
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_an_async_connection_that_streams_can_write_all_the_same(driver, option, database, engine):
+    Base.metadata.create_all(engine)
+    async with async_engine_for(database, driver, execution_options=option) as it, it.connect() as conn:
+        assert await arun(async_tx(conn), writing()) == [(7,)]
 
 
 async def test_codecs_that_the_caller_set_up_do_not_matter(database):
@@ -307,3 +316,9 @@ def test_django_on_a_loop_says_so_itself(database):
             asyncio.run(enqueue(connection))
         with refused("sync_to_async"):
             async_tx(connection)
+
+
+def test_no_library_of_the_callers_is_imported_by_us():
+    program = "import sys, kept; print({'asyncpg', 'django', 'psycopg2', 'sqlalchemy'} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout == "set()\n"

@@ -163,30 +163,22 @@ def _check_state(conn: SyncConnection | AsyncConnection) -> None:
 
 
 def _run_foreign(conn: adapter.Sync, steps: Steps[T]) -> T:
-    try:
-        what = next(steps)
-        while True:
-            what = steps.send([] if isinstance(what, Copy) else conn.rows(*what))
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    except Exception as error:
-        ours = adapter.in_our_words(error, conn.server)
-        if ours is None:
-            raise
-        raise ours from error
+    with adapter.in_our_words(conn.server):
+        try:
+            what = next(steps)
+            while True:
+                what = steps.send([] if isinstance(what, Copy) else conn.rows(*what))
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
 
 async def _arun_foreign(conn: adapter.Async, steps: Steps[T]) -> T:
-    try:
-        what = next(steps)
-        while True:
-            what = steps.send([] if isinstance(what, Copy) else await conn.rows(*what))
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    except Exception as error:
-        ours = adapter.in_our_words(error, conn.server)
-        if ours is None:
-            raise
-        raise ours from error
+    with adapter.in_our_words(conn.server):
+        try:
+            what = next(steps)
+            while True:
+                what = steps.send([] if isinstance(what, Copy) else await conn.rows(*what))
+        except StopIteration as done:
+            result: T = done.value
+            return result

@@ -7,7 +7,8 @@ codec that the caller has set up gets in between.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, LiteralString, Protocol
 
 from kept.db.connect import Params
@@ -55,11 +56,20 @@ def as_texts(params: Params) -> dict[str, str | None]:
     return {name: as_text(value) for name, value in params.items()}
 
 
-def in_our_words(error: Exception, server: Callable[[], Server]) -> Error | None:
-    """What is wrong with the transaction or the database as a whole, if that is what *error* is about.
+@contextmanager
+def in_our_words(server: Callable[[], Server]) -> Iterator[None]:
+    """Say what is wrong with the transaction or the database as a whole; every other error stays what it is."""
+    try:
+        yield
+    except Exception as error:
+        ours = _ours(error, server)
+        if ours is None:
+            raise
+        raise ours from error
 
-    SQLAlchemy keeps the driver's error in ``orig``, Django in ``__cause__``.
-    """
+
+def _ours(error: Exception, server: Callable[[], Server]) -> Error | None:
+    # SQLAlchemy keeps the driver's error in `orig`, Django in `__cause__`.
     for each in (error, getattr(error, "orig", None), error.__cause__):
         code = getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)
         if code == _ABORTED:
