@@ -1,7 +1,8 @@
 """The caller's own transaction: recognised, checked, and used for one operation.
 
 An operation is written once, as a generator that yields statements, or rows to be copied, and receives rows
-(:data:`Steps`); :func:`run` and :func:`arun` drive it over a connection of either colour.
+(:data:`Steps`); :func:`run` and :func:`arun` drive it over a connection of either colour. Connections that are not
+psycopg's have adapters in :mod:`kept.db.foreign`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from kept.db.connect import Params, numbered
+from kept.db.foreign import adapter, kinds, words
 from kept.db.unfit import in_our_words
-from kept.errors import Refused
 
 T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
@@ -34,28 +35,30 @@ SyncConnection = psycopg.Connection[Any]
 AsyncConnection = psycopg.AsyncConnection[Any]
 
 
-def sync_tx(tx: object) -> SyncConnection:
+def sync_tx(tx: object) -> SyncConnection | adapter.Sync:
     """*tx* as a sync connection with a usable transaction, or :class:`Refused` with the reason."""
-    if isinstance(tx, psycopg.AsyncConnection):
-        raise Refused("tx: this is an async connection; call aenqueue (await …) with it", field="tx")
-    if not isinstance(tx, psycopg.Connection):
-        raise _foreign(tx)
-    _check_state(tx)
-    return tx
-
-
-def async_tx(tx: object) -> AsyncConnection:
-    """*tx* as an async connection with a usable transaction, or :class:`Refused` with the reason."""
     if isinstance(tx, psycopg.Connection):
-        raise Refused("tx: this is a sync connection; call enqueue (without await) with it", field="tx")
-    if not isinstance(tx, psycopg.AsyncConnection):
-        raise _foreign(tx)
-    _check_state(tx)
-    return tx
+        _check_state(tx)
+        return tx
+    if isinstance(tx, psycopg.AsyncConnection):
+        raise words.asynchronous()
+    return kinds.sync(tx)
 
 
-def run(conn: SyncConnection, steps: Steps[T]) -> T:
+def async_tx(tx: object) -> AsyncConnection | adapter.Async:
+    """*tx* as an async connection with a usable transaction, or :class:`Refused` with the reason."""
+    if isinstance(tx, psycopg.AsyncConnection):
+        _check_state(tx)
+        return tx
+    if isinstance(tx, psycopg.Connection):
+        raise words.synchronous()
+    return kinds.asynchronous(tx)
+
+
+def run(conn: SyncConnection | adapter.Sync, steps: Steps[T]) -> T:
     """Drive *steps* over a sync connection."""
+    if not isinstance(conn, psycopg.Connection):
+        return _run_foreign(conn, steps)
     # A cursor of our own class: the caller's connection may be set up to return dicts.
     with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
         try:
@@ -72,8 +75,10 @@ def run(conn: SyncConnection, steps: Steps[T]) -> T:
             raise ours from error
 
 
-async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
+async def arun(conn: AsyncConnection | adapter.Async, steps: Steps[T]) -> T:
     """Drive *steps* over an async connection."""
+    if not isinstance(conn, psycopg.AsyncConnection):
+        return await _arun_foreign(conn, steps)
     async with psycopg.AsyncRawCursor(conn, row_factory=tuple_row) as cursor:
         try:
             what = next(steps)
@@ -144,23 +149,36 @@ def _no_rows(error: psycopg.ProgrammingError) -> Rows:
     return []
 
 
-def _foreign(tx: object) -> Refused:
-    kind = f"{type(tx).__module__}.{type(tx).__qualname__}"
-    return Refused(
-        f"tx: expected a psycopg connection (psycopg.Connection or psycopg.AsyncConnection), got {kind}",
-        field="tx",
-    )
-
-
 def _check_state(conn: SyncConnection | AsyncConnection) -> None:
     if conn.closed:
-        raise Refused("tx: the connection is closed", field="tx")
+        raise words.closed()
     status = conn.pgconn.transaction_status
     if status == TransactionStatus.INERROR:
-        raise Refused("tx: the transaction is aborted by an earlier error; roll it back first", field="tx")
+        raise words.aborted()
     if conn.autocommit and status == TransactionStatus.IDLE:
-        raise Refused(
-            "tx: the connection is in autocommit and has no transaction open, so nothing would tie the job "
-            "to your data; open one with `with conn.transaction():`, or leave tx out",
-            field="tx",
-        )
+        raise words.autocommit("open one with `with conn.transaction():`")
+
+
+# Over a foreign connection nothing is copied: an operation has another statement for that.
+
+
+def _run_foreign(conn: adapter.Sync, steps: Steps[T]) -> T:
+    with adapter.in_our_words(conn.server):
+        try:
+            what = next(steps)
+            while True:
+                what = steps.send([] if isinstance(what, Copy) else conn.rows(*what))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
+async def _arun_foreign(conn: adapter.Async, steps: Steps[T]) -> T:
+    with adapter.in_our_words(conn.server):
+        try:
+            what = next(steps)
+            while True:
+                what = steps.send([] if isinstance(what, Copy) else await conn.rows(*what))
+        except StopIteration as done:
+            result: T = done.value
+            return result

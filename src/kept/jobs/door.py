@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -194,13 +195,18 @@ def _many(written: Sequence[tuple[int, Request]]) -> dict[str, object]:
 def find(sql: Queries, id: int) -> Steps[Record | None]:
     """The public record of this job, live or settled; None if there is no such job."""
     rows = yield sql["find"], {"id": id}
-    return Record(*rows[0]) if rows else None
+    return _record(rows[0]) if rows else None
 
 
 def find_many(sql: Queries, ids: Sequence[int]) -> Steps[list[Record]]:
     """The public records of these jobs, in the order of their ids."""
     rows = yield sql["find_many"], {"ids": array(ids)}
-    return [Record(*row) for row in rows]
+    return [_record(row) for row in rows]
+
+
+def _record(row: Sequence[Any]) -> Record:
+    *facts, headers, payload, result = row
+    return Record(*facts, *(None if text is None else json.loads(text) for text in (headers, payload, result)))
 
 
 def outcome(sql: Queries, id: int) -> Steps[Outcome | None]:

@@ -281,7 +281,7 @@ select id from kept.history
 -- Settle one job inside the handler's own transaction; no row = the lease is gone.
 with settled as (
   delete from kept.job
-   where id = %(id)s and attempt = %(attempt)s and worker = %(worker)s
+   where id = %(id)s::bigint and attempt = %(attempt)s::int and worker = %(worker)s::uuid
   returning *
 )
 insert into kept.history (id, settled_at, created_at, claimed_at, retry_of, worker, lane, priority, attempt,
@@ -460,37 +460,42 @@ returning name
 
 
 -- name: find
--- One job as kept.jobs shows it. The live one first: the second arm is not begun if the first has a row.
+-- One job as kept.jobs shows it, its JSON as text, which every driver reads alike. The live one first: the second
+-- arm is not begun if the first has a row.
 (select j.id, l.queue, l.task, case when j.worker is null then 'pending' else 'running' end as state,
         j.key, j.priority, j.attempt, j.attempt - j.uncharged as charged, l.max_attempts, j.suspect,
         j.created_at, j.due_at, j.claimed_at, null::timestamptz as settled_at,
         w.name as locked_by, w.lease_until as locked_until,
         null::text as code, null::text as reason, null::text as message,
-        j.retry_of, j.headers, j.payload, null::json as result
+        j.retry_of, j.headers::text, j.payload::text, null::text as result
    from kept.job j
    join kept.lane l on l.id = j.lane
    left join kept.worker w on w.id = j.worker
-  where j.id = %(id)s)
+  where j.id = %(id)s::bigint)
 union all
 (select h.id, l.queue, l.task, h.state,
         h.key, h.priority, h.attempt, h.attempt - h.uncharged, l.max_attempts, false,
         h.created_at, null, h.claimed_at, h.settled_at,
         null, null, h.code, h.reason, h.message,
-        h.retry_of, h.headers, h.payload, h.result
-   from kept.find_settled(%(id)s) h
+        h.retry_of, h.headers::text, h.payload::text, h.result::text
+   from kept.find_settled(%(id)s::bigint) h
    join kept.lane l on l.id = h.lane)
 limit 1
 
 
 -- name: find_many
-select * from kept.jobs where id = any(%(ids)s::bigint[]) order by id
+select id, queue, task, state, key, priority, attempt, charged, max_attempts, suspect, created_at, due_at, claimed_at,
+       settled_at, locked_by, locked_until, code, reason, message, retry_of, headers::text, payload::text, result::text
+  from kept.jobs
+ where id = any(%(ids)s::bigint[])
+ order by id
 
 
 -- name: outcome
 -- The record of a settled job, if it is settled. A job that lives is not looked for among those that do not.
 select h.state, h.code, h.reason, h.message, h.result::text as result
-  from kept.find_settled(%(id)s) h
- where not exists (select from kept.job j where j.id = %(id)s)
+  from kept.find_settled(%(id)s::bigint) h
+ where not exists (select from kept.job j where j.id = %(id)s::bigint)
 
 
 -- name: cancel
