@@ -224,6 +224,8 @@ async def test_other_errors_are_those_of_the_callers_library(name, database):
 @every_way
 async def test_a_call_of_the_other_colour_is_refused_with_the_call_to_use(name, database, note):
     async with opened(name, database) as way:
-        with pytest.raises(Refused, match="call enqueue" if not way.is_async else "call aenqueue") as refused:
+        with pytest.raises(
+            Refused, match="make the sync call" if not way.is_async else "await the async call"
+        ) as refused:
             note.using(tx=way.tx).enqueue() if way.is_async else await note.using(tx=way.tx).aenqueue()
     assert refused.value.field == "tx"

@@ -91,7 +91,7 @@ def _is_database(tx: object, name: str) -> bool:
 
 def _in_a_thread() -> Refused:
     return words.refused(
-        "Django's connections are sync; call enqueue (without await) with it, in async code within sync_to_async"
+        "Django's connections are sync: make the sync call (enqueue, emit, with, …), in async code within sync_to_async"
     )
 
 

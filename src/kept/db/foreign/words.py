@@ -23,12 +23,12 @@ def unknown(tx: object, hint: str | None) -> Refused:
 
 def asynchronous() -> Refused:
     """An async connection in a sync call."""
-    return refused("this is an async connection; call aenqueue (await …) with it")
+    return refused("this is an async connection: await the async call (aenqueue, aemit, async with, …)")
 
 
 def synchronous() -> Refused:
     """A sync connection in an async call."""
-    return refused("this is a sync connection; call enqueue (without await) with it")
+    return refused("this is a sync connection: make the sync call (enqueue, emit, with, …)")
 
 
 def closed() -> Refused:
