@@ -27,7 +27,7 @@ PURE = sorted(
 )
 # Modules that hold nothing but data or errors, or that a pure module needs for the types of its data.
 DATA = {"kept.errors", "kept.admin.model", "kept.admin.facts", "kept.bench.model"}
-TYPES = {"kept.jobs.lanes": {"kept.jobs.declaration", "kept.jobs.store"}}
+TYPES = {"kept.jobs.lanes": {"kept.jobs.declaration", "kept.jobs.rows"}}
 
 IMPURE = {"asyncio", "time", "random", "logging", "os", "socket", "subprocess", "threading", "secrets"}
 PARTS = {"msgspec"}

@@ -18,7 +18,8 @@ from kept.db.connect import Link
 from kept.db.tx import run
 from kept.jobs import door
 from kept.jobs.model import Close, Note, Park
-from kept.jobs.store import Store, Want
+from kept.jobs.rows import Want
+from kept.jobs.store import Store
 from kernel import SQL, lane_of, live, row
 
 BATCH = 100

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from kept.jobs.declaration import Declaration
 from kept.jobs.model import Claimed, Lane
-from kept.jobs.store import Survey, Want
+from kept.jobs.rows import Survey, Want
 
 QUICK = 0.010  # seconds: lanes whose attempts take longer are never prefetched
 LATE = 0.015  # seconds a commit may come after the id was drawn and still be found by the next claim

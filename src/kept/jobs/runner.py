@@ -4,49 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from math import inf
 from time import monotonic
-from typing import NamedTuple, Protocol
-from uuid import UUID
+from typing import NamedTuple
 
 import psycopg
 
 from kept.errors import Unavailable
-from kept.jobs import reports, rules
+from kept.jobs import reports
 from kept.jobs.attempt import Attempt, timed_out
 from kept.jobs.context import Terms
-from kept.jobs.lanes import LaneBook
-from kept.jobs.model import DONE, NOTHING, Claimed, Completed, Leave, LostLease, Outcome, Park, Raised, Released
+from kept.jobs.model import DONE, NOTHING, Claimed, Leave, LostLease, Outcome, Released
 from kept.jobs.reports import Finished
+from kept.jobs.rows import Stepped, StepReply, Survey, Want
+from kept.jobs.settling import Settling
 from kept.jobs.slots import RunAlone, Slots
-from kept.jobs.store import Stepped, StepReply, Store, Survey, Unacceptable, Want
+from kept.jobs.store import Unacceptable
 from kept.jobs.text import message_of
-from kept.signals import Signals
 
 STALE_AFTER = 1.0  # seconds a claimed job may wait in hand before it is given back
 TIDY_UP = 5.0  # seconds for a cancelled handler to end; then its job is settled without it
 LARGE = 100  # jobs: an answer that takes long enough to read that the next step is sent first
 LINGER = 0.05  # seconds a step may go on with the next one; then others of the tick have their turn
 TRIES = 5  # sendings of a step that somebody else's locks stopped
-
-
-class Marks(Protocol):
-    """Where it is written down which jobs have started and are not settled, for whoever finds this process dead."""
-
-    def start(self, job: int) -> None: ...
-    def end(self, job: int) -> None: ...
-
-
-@dataclass(slots=True)
-class Identity:
-    """Under which name we claim: the worker's uuid and its session number."""
-
-    worker: UUID
-    session: int = 0
 
 
 @dataclass(slots=True)
@@ -66,29 +48,19 @@ class Order(NamedTuple):
     most: int
 
 
-@dataclass(slots=True)
-class JobsRunner:
+@dataclass(slots=True, kw_only=True)
+class JobsRunner(Settling):
     """Claims, runs and settles. Nothing here waits for time: whoever ticks decides when."""
 
-    store: Store
-    book: LaneBook
-    identity: Identity
     options: Options
-    marks: Marks
     threads: Executor
-    signals: Signals
     run_alone: RunAlone
-    wake: Callable[[], None]
     claiming: bool = True
     reserved: bool = False  # for a suspect, which must be alone in this very process: no other job is claimed
     exhausted: bool = False  # the last claim took all there was
-    park_until: float | None = None  # when the first of those that this runner parked comes back
     unsure: bool = False  # a step was sent and its answer did not come: jobs may be ours that we do not know
     _slots: Slots = field(init=False)
     _terms: dict[int, Terms] = field(default_factory=dict)  # by lane
-    _finished: list[Finished] = field(default_factory=list)
-    _unconfirmed: dict[int, Finished] = field(default_factory=dict)
-    _missing: list[Finished] = field(default_factory=list)  # sent, and not settled by that
     _budget: int | None = None
     _setbacks: int = 0  # steps in a row that did not get through: each makes the next one smaller
 
@@ -108,10 +80,6 @@ class JobsRunner:
         """Jobs under our lease: running, waiting for a slot, or finished and not yet written."""
         written = len(self._finished) + len(self._unconfirmed) + len(self._missing)
         return len(self._slots.running) + len(self._slots.waiting) + written
-
-    @property
-    def has_settlements(self) -> bool:
-        return bool(self._finished or self._unconfirmed or self._missing)
 
     @property
     def has_room(self) -> bool:
@@ -279,22 +247,6 @@ class JobsRunner:
         else:
             self._finish(attempt.job, outcome, duration, completed=attempt.completed)
 
-    def _finish(self, job: Claimed, outcome: Outcome, duration: float, *, completed: bool = False) -> None:
-        settlement = rules.settle(job, outcome, self.book.declaration(job.lane).retry, random.random())  # noqa: S311
-        finished = Finished(job, settlement, outcome, duration)
-        if isinstance(outcome, LostLease):
-            self._lost(job)
-        elif completed or isinstance(outcome, Completed):
-            # Its row may be locked by the handler's own transaction: a step must not wait for that.
-            self._unconfirmed[job.id] = finished
-        else:
-            self._finished.append(finished)
-            if isinstance(settlement, Park) and settlement.delay <= 0:
-                self.book.lower((job.lane, job.priority), job.id)
-        if isinstance(outcome, Released):
-            self.marks.end(job.id)  # given back in good order: whoever has to tell for us must not charge it
-        self.wake()
-
     # --- steps
 
     def _order(self, coming: int = 0) -> Order | None:
@@ -389,87 +341,9 @@ class JobsRunner:
             self._missing += [each for each in order.sent if each.job.id in stepped.lost]
         self._settled(settled)
 
-    # --- settled, lost, or neither
-
-    def _settled(self, settled: list[Finished]) -> None:
-        if settled:
-            for each in settled:
-                self.marks.end(each.job.id)
-                if isinstance(each.settlement, Park) and each.settlement.delay > 0:
-                    self.park_until = min(self.park_until or inf, monotonic() + each.settlement.delay)
-            self._learn_pace(settled)
-            self.signals.report(reports.settled(self.book, settled))
-
-    async def _look_for_missing(self) -> None:
-        """What a step did not settle is lost, unless an earlier step, whose reply was lost, had settled it."""
-        if not self._missing:
-            return
-        lost = await self._really_lost(self._missing)
-        missing, self._missing = self._missing, []
-        self._settled([each for each in missing if each.job.id not in lost])
-        for each in missing:
-            if each.job.id in lost:
-                self._lost(each.job)
-
-    def _lost(self, job: Claimed) -> None:
-        self.marks.end(job.id)
-        self.signals.report(reports.lost(self.book, job))
-
-    def _learn_pace(self, settled: list[Finished]) -> None:
-        durations: defaultdict[int, list[float]] = defaultdict(list)
-        for each in settled:
-            if not isinstance(each.outcome, Released):
-                durations[each.job.lane].append(each.duration)
-        for lane, seconds in durations.items():
-            self.book.finished(lane, seconds)
-
-    async def _really_lost(self, missing: list[Finished]) -> frozenset[int]:
-        """Those not settled by ourselves in a step whose reply was lost.
-
-        What was closed then stands in history. What was parked may be anywhere by now; but as long as our lease
-        lives, nobody but us can have moved it.
-        """
-        parked = {each.job.id for each in missing if each.resent and isinstance(each.settlement, Park)}
-        resent = [(each.job.id, each.job.attempt) for each in missing if each.resent]
-        lost = frozenset(each.job.id for each in missing) - parked
-        return lost - await self.store.settled_by(self.identity.worker, resent) if resent else lost
-
-    async def _confirm(self) -> None:
-        """Check on jobs that handlers say are no longer ours to settle, because they completed them or lost them.
-
-        Gone is good; still there means that the completion was rolled back, or the loss an error.
-        """
-        await self._look_for_missing()
-        if not self._unconfirmed:
-            return
-        worker = self.identity.worker
-        present = await self.store.present(worker, self._unconfirmed)
-        gone = [self._unconfirmed.pop(id) for id in list(self._unconfirmed) if id not in present]
-        for each in gone:
-            self.marks.end(each.job.id)
-            if isinstance(each.outcome, LostLease):
-                self.signals.report(reports.lost(self.book, each.job))
-        if gone:
-            self.signals.report(reports.completed(self.book, gone))
-        for id in await self.store.still_ours(worker, present) if present else ():
-            each = self._unconfirmed.pop(id)
-            self._finish(each.job, _unfounded(each.outcome), each.duration)
-
     def _give_back_stale(self) -> None:
         """A job that waits in hand behind slow ones is better off elsewhere; and its lane is not quick any more."""
         stale = self._slots.take_waiting(since=monotonic() - STALE_AFTER)
         for lane in {job.lane for job in stale}:
             self.book.finished(lane, [STALE_AFTER])
         self._release(stale)
-
-
-def _unfounded(outcome: Outcome) -> Outcome:
-    """What became of a job whose handler said it was settled or lost, and the database says otherwise."""
-    match outcome:
-        case LostLease():
-            return Raised("lease_lost", "the handler raised LeaseLost, but the lease is still held")
-        case Completed():
-            message = "the handler returned after complete(), but its transaction was not committed"
-            return Raised("completion_rolled_back", message)
-        case _:
-            return outcome

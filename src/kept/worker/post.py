@@ -18,7 +18,8 @@ from kept.jobs.lanes import LaneBook
 from kept.jobs.model import Lane, LostLease, Outcome
 from kept.jobs.reclaim import hand_back
 from kept.jobs.registry import Registry
-from kept.jobs.runner import Identity, JobsRunner, Options
+from kept.jobs.runner import JobsRunner, Options
+from kept.jobs.settling import Identity
 from kept.jobs.store import Store
 from kept.signals import KeeperRestarted, LeaseRenewed, RenewalFailed, Signals, TaskUnknown, WorkerFenced
 from kept.worker.alone import Alone

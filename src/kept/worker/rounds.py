@@ -9,7 +9,7 @@ from time import monotonic
 from kept.archive.rules import Retention
 from kept.archive.runner import upkeep
 from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired, take_word
-from kept.jobs.store import Survey
+from kept.jobs.rows import Survey
 from kept.worker import pacing
 from kept.worker.alarm import LONG_AGO, Alarm
 from kept.worker.listener import Listener
