@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from kept.client import Client
 from kept.config import Settings
@@ -59,11 +59,16 @@ class App(Client):
         retry: Retry | None = None,
         timeout: Duration | None = None,
         priority: int = 0,
+        ordered: bool | Literal["step_aside"] = False,
     ) -> TaskDecorator:
-        """Declare a task: ``@app.task(queue="mail", retry=Retry(max_attempts=5), timeout="30s")``."""
+        """Declare a task: ``@app.task(queue="mail", retry=Retry(max_attempts=5), timeout="30s")``.
+
+        *ordered*: jobs with one ``order_key`` run one at a time, in the order in which they were committed. One that
+        failed and will be retried keeps those behind it waiting, or steps aside.
+        """
 
         def decorate(handler: Callable[..., Any]) -> AsyncTask[Any, Any] | SyncTask[Any, Any]:
-            declaration = self._declare(handler, name, aliases, queue, retry, timeout, priority)
+            declaration = self._declare(handler, name, aliases, queue, retry, timeout, priority, ordered)
             kind = AsyncTask if declaration.is_async else SyncTask
             return kind(self, declaration)
 
@@ -78,6 +83,7 @@ class App(Client):
         retry: Retry | None,
         timeout: Duration | None,
         priority: int,
+        ordered: object,
     ) -> Declaration:
         called = check_name(name or getattr(handler, "__name__", None), what="task", most=MOST_TASK)
         takes_context = wants_context(handler, called)
@@ -95,6 +101,7 @@ class App(Client):
             is_async=is_async(handler),
             takes_context=takes_context,
             signature=Signature(handler, task=called, takes_context=takes_context),
+            ordered=_order(called, ordered),
         )
         self.registry.add(declaration)
         return declaration
@@ -181,3 +188,11 @@ class App(Client):
             stop()
         records = await self._arun(door.find_many(self.sql, settled), None)
         return [self._found(record, record.id) for record in records]
+
+
+def _order(task: str, ordered: object) -> Literal["no", "block", "step_aside"]:
+    if ordered == "step_aside":
+        return "step_aside"
+    if not isinstance(ordered, bool):
+        raise Refused(f"task {task!r}: ordered is True, False or 'step_aside'", field="ordered")
+    return "block" if ordered else "no"

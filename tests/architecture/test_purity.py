@@ -17,6 +17,7 @@ NAMED = [
     "kept.jobs.lanes",
     "kept.jobs.lifecycle",
     "kept.jobs.model",
+    "kept.jobs.order",
     "kept.jobs.payload",
     "kept.jobs.retry",
     "kept.jobs.text",
@@ -27,7 +28,7 @@ PURE = sorted(
 )
 # Modules that hold nothing but data or errors, or that a pure module needs for the types of its data.
 DATA = {"kept.errors", "kept.admin.model", "kept.admin.facts", "kept.bench.model"}
-TYPES = {"kept.jobs.lanes": {"kept.jobs.declaration", "kept.jobs.rows"}}
+TYPES = {"kept.jobs.lanes": {"kept.jobs.declaration", "kept.jobs.rows"}, "kept.jobs.order": {"kept.jobs.rows"}}
 
 IMPURE = {"asyncio", "time", "random", "logging", "os", "socket", "subprocess", "threading", "secrets"}
 PARTS = {"msgspec"}

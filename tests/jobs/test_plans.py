@@ -157,7 +157,7 @@ async def check_plans(database, rows):
     claim_indexes = {scan["Index Name"] for scan in scans(many["claim"])}
     assert {"job_ready", "job_pkey"} == claim_indexes
     assert {scan["Index Name"] for scan in scans(many["survey"])} >= {"job_ready", "job_parked", "job_suspect"}
-    assert {scan["Index Name"] for scan in scans(many["claim_suspects"])} == {"job_suspect", "job_pkey"}
+    assert {scan["Index Name"] for scan in scans(many["claim_suspects"])} == {"job_suspect", "job_order", "job_pkey"}
     for name, plan in many.items():  # a deeper tree, and no more than that
         assert buffers(plan) <= 2 * buffers(few[name]) + 100, (name, buffers(plan), buffers(few[name]))
 

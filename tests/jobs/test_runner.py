@@ -9,7 +9,8 @@ import pytest
 
 from kept import App
 from kept.jobs.lanes import LaneBook
-from kept.jobs.runner import LARGE, JobsRunner, Options
+from kept.jobs.runner import LARGE, JobsRunner
+from kept.jobs.running import Options
 from kept.jobs.settling import Identity
 from kept.jobs.store import Store
 from kept.signals import Signals

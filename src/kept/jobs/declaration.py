@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from kept.errors import Refused
 from kept.jobs.context import Context
@@ -32,6 +32,9 @@ class Declaration:
     is_async: bool
     takes_context: bool
     signature: Signature
+    ordered: Literal["no", "block", "step_aside"] = "no"  # what a job that failed and comes back does to its order key
+    batch: int = 1  # more: the handler is given so many jobs at once, at most, and answers for each
+    concurrency: int = 1  # calls with a batch at a time, in one worker
 
     def lane(self) -> Lane:
         """The lane this task is declared with; its id is the database's to give."""
@@ -43,12 +46,14 @@ class Declaration:
             priority=self.priority,
             retry_base=self.retry.delays[0],
             retry_max=max(self.retry.max_delay, self.retry.delays[0]),
+            ordered=self.ordered != "no",
         )
 
     def digest(self) -> str:
         """Differs when two workers would treat the same job differently."""
         retry = [sorted(v) if isinstance(v, frozenset) else v for v in astuple(self.retry)]
-        facts = (self.queue, retry, self.timeout, self.priority, str(inspect.signature(self.handler)))
+        order = (self.ordered, self.batch, self.concurrency)
+        facts = (self.queue, retry, self.timeout, self.priority, order, str(inspect.signature(self.handler)))
         return hashlib.sha256(_ADDRESS.sub("", repr(facts)).encode()).hexdigest()[:12]
 
 

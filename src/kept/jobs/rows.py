@@ -23,6 +23,32 @@ class Want(NamedTuple):
     floor: int
 
 
+class OrderWant(NamedTuple):
+    """How many jobs of an ordered lane may be claimed: of how many keys, how many of each, after which key."""
+
+    lane: int
+    want: int
+    keys: int
+    reach: int
+    after: str
+
+
+class Looked(NamedTuple):
+    """How far a claim looked: so many keys of a lane, so many of them with a free head, the last one."""
+
+    keys: int
+    free: int
+    last: str
+
+
+class Ordered(Struct, frozen=True):
+    """What a claim of ordered lanes brought."""
+
+    claimed: list[Claimed]  # in the order of their ids
+    gaps: dict[tuple[int, str], int]  # (lane, order key) -> a job that another was quicker with: not to be overtaken
+    looked: dict[int, Looked]  # by lane; one without keys is left out
+
+
 class Stepped(Struct, frozen=True):
     """What a step brought: jobs under our lease, and ids whose lease was gone."""
 
@@ -86,6 +112,35 @@ def claim_params(worker: UUID, session: int, wants: Sequence[Want], most: int) -
     }
 
 
+def ordered_params(worker: UUID, session: int, wants: Sequence[OrderWant], looks: int) -> dict[str, object]:
+    """The parameters of a claim of ordered lanes."""
+    return {
+        "worker": worker,
+        "session": session,
+        "lanes": array([want.lane for want in wants]),
+        "wants": array([want.want for want in wants]),
+        "keys": array([want.keys for want in wants]),
+        "reaches": array([want.reach for want in wants]),
+        "afters": array([want.after for want in wants]),
+        "looks": looks,
+    }
+
+
+def ordered_of(rows: Iterable[Sequence[Any]], worker: UUID) -> Ordered:
+    """What the rows of a claim of ordered lanes say."""
+    brought = Ordered([], {}, {})
+    for row in rows:
+        id, lane, attempt, order_key = row[0], row[1], row[3], row[13]
+        if id is None:
+            brought.looked[lane] = Looked(row[2], row[4], order_key)
+        elif attempt is None:
+            brought.gaps[lane, order_key] = min(id, brought.gaps.get((lane, order_key), id))
+        else:
+            brought.claimed.append(Claimed(*[*row[:13], worker, order_key]))
+    brought.claimed.sort(key=lambda job: job.id)
+    return brought
+
+
 def settle_params(decisions: Sequence[Decision]) -> dict[str, object]:
     """Settlements as arrays, those with details first: arrays of details end where the plain ones begin."""
     plain: list[Claimed] = []
@@ -119,6 +174,7 @@ def settle_params(decisions: Sequence[Decision]) -> dict[str, object]:
         "park_delays": array([park.delay for _, park in parked]),
         "park_charged": array([park.charged for _, park in parked]),
         "park_suspect": array([park.suspect for _, park in parked]),
+        "park_aside": array([park.aside for _, park in parked]),
         "note_jobs": array([job.id for job, _ in notes]),
         "note_attempts": array([job.attempt for job, _ in notes]),
         "note_events": array([note.event for _, note in notes]),

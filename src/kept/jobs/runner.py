@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from math import inf
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
 from kept.errors import Unavailable
 from kept.jobs import reports
-from kept.jobs.attempt import Attempt, timed_out
-from kept.jobs.context import Terms
-from kept.jobs.model import DONE, NOTHING, Claimed, Leave, LostLease, Outcome, Released
+from kept.jobs.model import Claimed
+from kept.jobs.order import LOOKS
 from kept.jobs.reports import Finished
-from kept.jobs.rows import Stepped, StepReply, Survey, Want
-from kept.jobs.settling import Settling
-from kept.jobs.slots import RunAlone, Slots
+from kept.jobs.rows import Ordered, OrderWant, Stepped, StepReply, Survey, Want
+from kept.jobs.running import Running
+from kept.jobs.slots import Run
 from kept.jobs.store import Unacceptable
 from kept.jobs.text import message_of
 
-STALE_AFTER = 1.0  # seconds a claimed job may wait in hand before it is given back
-TIDY_UP = 5.0  # seconds for a cancelled handler to end; then its job is settled without it
+T = TypeVar("T")
+
 LARGE = 100  # jobs: an answer that takes long enough to read that the next step is sent first
 LINGER = 0.05  # seconds a step may go on with the next one; then others of the tick have their turn
 TRIES = 5  # sendings of a step that somebody else's locks stopped
-
-
-@dataclass(slots=True)
-class Options:
-    """What a runner needs to know of the settings."""
-
-    concurrency: int = 10
-    batch: int = 500
-    result_limit: int = 1024**2
 
 
 class Order(NamedTuple):
@@ -49,65 +40,32 @@ class Order(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class JobsRunner(Settling):
+class JobsRunner(Running):
     """Claims, runs and settles. Nothing here waits for time: whoever ticks decides when."""
 
-    options: Options
-    threads: Executor
-    run_alone: RunAlone
     claiming: bool = True
     reserved: bool = False  # for a suspect, which must be alone in this very process: no other job is claimed
     exhausted: bool = False  # the last claim took all there was
     unsure: bool = False  # a step was sent and its answer did not come: jobs may be ours that we do not know
-    _slots: Slots = field(init=False)
-    _terms: dict[int, Terms] = field(default_factory=dict)  # by lane
     _budget: int | None = None
     _setbacks: int = 0  # steps in a row that did not get through: each makes the next one smaller
-
-    def __post_init__(self) -> None:
-        count = self.options.concurrency
-        self._slots = Slots(count, self.threads, self._begin, self._ended, self.book.is_quick, self.wake)
-
-    # --- what the tick asks
-
-    @property
-    def running(self) -> dict[int, Attempt]:
-        """Attempts under way, by slot."""
-        return self._slots.running
-
-    @property
-    def in_hand(self) -> int:
-        """Jobs under our lease: running, waiting for a slot, or finished and not yet written."""
-        written = len(self._finished) + len(self._unconfirmed) + len(self._missing)
-        return len(self._slots.running) + len(self._slots.waiting) + written
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a job could start now."""
-        return self._slots.idle > 0
-
-    @property
-    def stale_at(self) -> float | None:
-        """When the job that waits longest is to be given back."""
-        waiting = self._slots.waiting
-        return waiting[0][1] + STALE_AFTER if waiting else None
-
-    @property
-    def runs_alone(self) -> bool:
-        """Whether a suspect is running."""
-        return self._slots.runs_alone
 
     def limit(self, items: int | None) -> None:
         """Claim at most *items* more jobs; None: no limit."""
         self._budget = items
 
     async def step(self) -> int:
-        """Write what is finished and claim what there is room for; returns how many jobs were claimed.
-
-        The answer to a large step is read after the next one was sent: the server does not wait for us to read.
-        """
+        """Write what is finished and claim what there is room for; returns how many jobs were claimed."""
         await self._confirm()
         self._give_back_stale()
+        claimed = await self._settle_and_claim()
+        if self.book.apart:
+            claimed += await self._claim_apart()
+        await self._look_for_missing()
+        return claimed
+
+    async def _settle_and_claim(self) -> int:
+        """A step, or several: the answer to a large one is read after the next was sent. The server does not wait."""
         order = self._order()
         if order is None:
             return 0
@@ -127,7 +85,6 @@ class JobsRunner(Settling):
         self.exhausted = self.book.exhausted and reply.count < order.most
         if reply.count:
             await asyncio.sleep(0)  # handlers first; then the next step
-        await self._look_for_missing()
         return claimed
 
     async def claim_suspect(self) -> bool:
@@ -143,7 +100,7 @@ class JobsRunner(Settling):
         if jobs:
             self.signals.report(reports.claimed(self.book, jobs))
         for job in jobs:
-            self._slots.start_alone(self._begin(job), self.run_alone)
+            self._slots.start_alone(self._begin_alone(job), self.run_alone)
         return bool(jobs)
 
     def take(self, jobs: list[Claimed]) -> None:
@@ -155,97 +112,104 @@ class JobsRunner(Settling):
         self.signals.report(reports.claimed(self.book, jobs))
         # Suspects are adopted after a lost reply; they run alone, so such a one is given back and claimed anew.
         self._release(job for job in jobs if job.suspect)
+        if self.book.apart:
+            jobs = self._taken_apart(jobs)
         self._slots.add(job for job in jobs if not job.suspect)
+
+    def _taken_apart(self, jobs: list[Claimed]) -> list[Claimed]:
+        """Put aside what is not for the slots. Jobs with an order were adopted: as with suspects, but nobody knows
+        whether another job comes before them."""
+        jobs = [job for job in jobs if not job.suspect]
+        self._release(job for job in jobs if job.lane in self.book.order)
+        self._batches.add(job for job in jobs if job.lane in self.book.apart and job.lane not in self.book.order)
+        return [job for job in jobs if job.lane not in self.book.apart]
 
     def surveyed(self, survey: Survey, *, bottom: bool) -> None:
         self.book.surveyed(survey, bottom=bottom)
+        if bottom:
+            self.book.order.look(monotonic())
 
-    # --- ending
+    # --- lanes that are claimed by themselves
 
-    def expire(self) -> None:
-        """Interrupt attempts whose time is over, again and again; give up those that do not listen."""
+    @property
+    def looking(self) -> bool:
+        """Whether there may be something in ordered lanes, of which surveys tell nothing."""
+        return self.book.order.looking
+
+    async def _claim_apart(self) -> int:
+        """Claim of ordered lanes, and of those that are run in batches."""
+        left = inf if self._budget is None else self._budget
+        if not self.claiming or self.reserved or left <= 0 or (self._setbacks and self._finished):
+            return 0
+        room = {lane: int(min(room, left)) for lane, room in self._batches.room(self.book.batched).items()}
+        wants = self.book.batch_wants(room)
+        claimed = await self._claim_batches(wants, sum(want.want for want in wants)) if wants else 0
+        ordered = self._order_wants(room, left - claimed)
+        claimed += await self._claim_ordered(ordered) if ordered else 0
+        self.exhausted = (self.exhausted or self.book.apart >= set(self.book.ids)) and not claimed and not self.looking
+        return claimed
+
+    async def _claim_batches(self, wants: list[Want], most: int) -> int:
+        worker, session = self.identity.worker, self.identity.session
+        stepped = await self._surely(lambda: self.store.step(worker, session, [], wants, most))
+        self.book.brought(wants, stepped.claimed, monotonic())
+        self.take(stepped.claimed)
+        return stepped.count
+
+    def _order_wants(self, room: Mapping[int, int], left: float) -> list[OrderWant]:
+        concurrency, batch = self.options.concurrency, self.options.batch
+        in_hand = [attempt.job.lane for attempt in self.running.values()] + [job.lane for job in self._slots.claimed()]
+        wants = []
+        for want in self.book.order_wants(
+            self._slots.idle, room, concurrency=concurrency, batch=batch, in_hand=in_hand
+        ):
+            if left > 0:
+                wants.append(want._replace(want=int(min(want.want, left))))
+                left -= want.want
+        return wants
+
+    async def _claim_ordered(self, wants: list[OrderWant]) -> int:
+        began = monotonic()
+        worker, session = self.identity.worker, self.identity.session
+        brought = await self._surely(lambda: self.store.claim_ordered(worker, session, wants, LOOKS))
         now = monotonic()
-        for slot, attempt in list(self.running.items()):
-            if now >= attempt.deadline:
-                attempt.interrupt(timed_out(attempt.declaration.timeout))
-            if now >= attempt.told_at + TIDY_UP:
-                self._give_up(slot)
+        self.book.order.claimed(wants, brought, now, now - began)
+        self._take_ordered(brought)
+        return len(brought.claimed)
 
-    def release_waiting(self) -> int:
-        """Give back what was claimed and has not started."""
-        return self._release(self._slots.take_waiting())
+    def _take_ordered(self, brought: Ordered) -> None:
+        """Runs of jobs, each of one key; what would overtake another job is given back."""
+        if not brought.claimed:
+            return
+        if self._budget is not None:
+            self._budget -= len(brought.claimed)
+        self.signals.report(reports.claimed(self.book, brought.claimed))
+        runs: dict[tuple[int, str | None], Run] = {}
+        for job in brought.claimed:
+            key = (job.lane, job.order_key)
+            if job.id > brought.gaps.get((job.lane, job.order_key or ""), job.id):
+                self._release([job])
+            elif key in runs:
+                runs[key].jobs.append(job)
+            else:
+                runs[key] = Run(deque([job]))
+        batched = set(self.book.batched)
+        self._slots.add(run for run in runs.values() if run.lane not in batched)
+        self._batches.add(run for run in runs.values() if run.lane in batched)
 
-    def interrupt_all(self, verdict: Outcome) -> int:
-        """End every attempt with *verdict*."""
-        for attempt in list(self.running.values()):
-            attempt.interrupt(verdict)
-        return len(self.running)
-
-    def forget(self) -> int:
-        """The lease is gone: nothing in hand is ours any more."""
-        count = self.interrupt_all(LostLease())
-        self._slots.waiting.clear()
-        lost = [*self._finished, *self._unconfirmed.values(), *self._missing]
-        self._finished.clear()
-        self._unconfirmed.clear()
-        self._missing.clear()
-        for each in lost:
-            self._lost(each.job)
-        return count + len(lost)
-
-    async def join(self, timeout: float) -> None:
-        """Wait until no attempt runs; after *timeout* seconds those that do not listen are given up."""
-        await self._slots.join(timeout)
-        for slot in list(self.running):
-            self._give_up(slot)
-
-    def known(self) -> list[int]:
-        """Ids of everything in hand under our present identity."""
-        jobs = [attempt.job for attempt in self.running.values()] + [job for job, _ in self._slots.waiting]
-        jobs += [each.job for each in (*self._finished, *self._unconfirmed.values())]
-        return [job.id for job in jobs if job.worker == self.identity.worker]
-
-    def unsettled(self) -> list[int]:
-        """Ids of what is in hand and no statement of ours can have settled: the database must know them as ours."""
-        jobs = [attempt.job for attempt in self.running.values() if not attempt.completed]
-        jobs += [job for job, _ in self._slots.waiting] + [each.job for each in self._finished if not each.resent]
-        return [job.id for job in jobs if job.worker == self.identity.worker]
-
-    def _give_up(self, slot: int) -> None:
-        """Settle a job whose handler does not end."""
-        attempt = self._slots.give_up(slot)
-        self._finish(attempt.job, attempt.verdict or LostLease(), attempt.duration, completed=attempt.completed)
-
-    def _release(self, jobs: Iterable[Claimed]) -> int:
-        """Give back what has not started: uncharged."""
-        count = 0
-        for count, job in enumerate(jobs, 1):  # noqa: B007  # how many there were
-            self._finish(job, Released(), 0.0)
-        return count
-
-    # --- attempts
-
-    def _begin(self, job: Claimed) -> Attempt:
-        """The attempt that starts now; from here on this job is charged if we die."""
-        lane = self.book.lane(job.lane)
-        declaration = self.book.declaration(job.lane)
-        terms = self._terms.get(job.lane)
-        if terms is None or terms.lane is not lane:
-            terms = Terms(lane, declaration.timeout, self.store.sql, self.options.result_limit)
-            self._terms[job.lane] = terms
-        self.marks.start(job.id)
-        return Attempt(job, declaration, terms)
-
-    def _ended(self, attempt: Attempt, outcome: Outcome, duration: float) -> None:
-        if outcome is NOTHING:  # by far the most frequent
-            self._finished.append(Finished(attempt.job, DONE, NOTHING, duration))
-            self.wake()
-        elif isinstance(outcome, LostLease) and attempt.verdict is None:
-            # The handler says so. If it was misled, by an old snapshot say, the job must not stay in our name.
-            self._unconfirmed[attempt.job.id] = Finished(attempt.job, Leave(), outcome, duration)
-            self.wake()
-        else:
-            self._finish(attempt.job, outcome, duration, completed=attempt.completed)
+    async def _surely(self, claim: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What a claim brought. Without its answer, jobs may be ours that we do not know."""
+        tries = TRIES
+        while True:
+            try:
+                return await claim()
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+                tries -= 1  # as for a step
+                if not tries:
+                    raise
+            except BaseException:
+                self.unsure = True
+                raise
 
     # --- steps
 
@@ -265,6 +229,9 @@ class JobsRunner(Settling):
             return [], 0  # first let go of what did not get through
         concurrency, batch = self.options.concurrency, self.options.batch
         idle = self._slots.idle - coming - max(0, len(self._finished) - batch)
+        if idle > 0 and self.book.order.comes_first:
+            idle = 0
+            self.wake()  # next time they are not
         most = self.book.most(idle, concurrency=concurrency, batch=batch)
         if self._budget is not None:
             most = min(most, self._budget - coming)
@@ -340,10 +307,3 @@ class JobsRunner(Settling):
             settled = [each for each in order.sent if each.job.id not in stepped.lost]
             self._missing += [each for each in order.sent if each.job.id in stepped.lost]
         self._settled(settled)
-
-    def _give_back_stale(self) -> None:
-        """A job that waits in hand behind slow ones is better off elsewhere; and its lane is not quick any more."""
-        stale = self._slots.take_waiting(since=monotonic() - STALE_AFTER)
-        for lane in {job.lane for job in stale}:
-            self.book.finished(lane, [STALE_AFTER])
-        self._release(stale)

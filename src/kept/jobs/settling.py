@@ -13,7 +13,7 @@ from uuid import UUID
 
 from kept.jobs import reports, rules
 from kept.jobs.lanes import LaneBook
-from kept.jobs.model import Claimed, Completed, LostLease, Outcome, Park, Raised, Released
+from kept.jobs.model import Claimed, Completed, LostLease, Outcome, Park, Raised, Released, Settlement
 from kept.jobs.reports import Finished
 from kept.jobs.store import Store
 from kept.signals import Signals
@@ -53,8 +53,11 @@ class Settling:
     def has_settlements(self) -> bool:
         return bool(self._finished or self._unconfirmed or self._missing)
 
-    def _finish(self, job: Claimed, outcome: Outcome, duration: float, *, completed: bool = False) -> None:
-        settlement = rules.settle(job, outcome, self.book.declaration(job.lane).retry, random.random())  # noqa: S311
+    def _finish(self, job: Claimed, outcome: Outcome, duration: float, *, completed: bool = False) -> Settlement:
+        declaration = self.book.declaration(job.lane)
+        settlement = rules.settle(job, outcome, declaration.retry, random.random())  # noqa: S311
+        if declaration.ordered == "step_aside":
+            settlement = rules.step_aside(settlement, outcome)
         finished = Finished(job, settlement, outcome, duration)
         if isinstance(outcome, LostLease):
             self._lost(job)
@@ -68,6 +71,7 @@ class Settling:
         if isinstance(outcome, Released):
             self.marks.end(job.id)  # given back in good order: whoever has to tell for us must not charge it
         self.wake()
+        return settlement
 
     # --- settled, lost, or neither
 
@@ -77,6 +81,9 @@ class Settling:
                 self.marks.end(each.job.id)
                 if isinstance(each.settlement, Park) and each.settlement.delay > 0:
                     self.park_until = min(self.park_until or inf, monotonic() + each.settlement.delay)
+            if self.book.apart:
+                for lane in {each.job.lane for each in settled}:
+                    self.book.order.hint(lane)  # the next of their keys may go
             self._learn_pace(settled)
             self.signals.report(reports.settled(self.book, settled))
 

@@ -13,12 +13,16 @@ from kept.db.queries import DEFAULT_SCHEMA, Queries, load
 from kept.jobs.model import Claimed, Lane
 from kept.jobs.rows import (
     Decision,
+    Ordered,
+    OrderWant,
     Orphan,
     Stepped,
     StepReply,
     Survey,
     Want,
     claim_params,
+    ordered_of,
+    ordered_params,
     orphan,
     settle_params,
     survey_of,
@@ -75,6 +79,11 @@ class Store:
         )
         return [Claimed(*[*row, worker]) for row in rows]
 
+    async def claim_ordered(self, worker: UUID, session: int, wants: Sequence[OrderWant], looks: int) -> Ordered:
+        """Claim of ordered lanes: whole keys from their heads on, after a look at up to *looks* keys of each lane."""
+        rows = await self.link.rows(self.sql["claim_ordered"], ordered_params(worker, session, wants, looks))
+        return ordered_of(rows, worker)
+
     async def survey(self, lanes: Sequence[int], *, bottom: bool, most: int) -> Survey:
         """Promote up to *most* due jobs per lane and look around; *bottom* also looks below the floors."""
         rows = await self.link.rows(self.sql["survey"], {"lanes": array(lanes), "bottom": bottom, "most": most})
@@ -90,7 +99,7 @@ class Store:
     async def adopt(self, worker: UUID, known: Collection[int]) -> list[Claimed]:
         """Jobs claimed in our name whose claim we never heard the answer of."""
         rows = await self.link.rows(self.sql["adopt"], {"worker": worker, "known": array(list(known))})
-        return [Claimed(*[*row, worker]) for row in rows]
+        return [Claimed(*[*row[:13], worker, row[13]]) for row in rows]
 
     async def settled_by(self, worker: UUID, attempts: Iterable[tuple[int, int]]) -> frozenset[int]:
         """Of (id, attempt) pairs, the ids that history says this worker settled."""
@@ -213,12 +222,16 @@ class Store:
                 priority=r[4],
                 retry_base=r[5],
                 retry_max=r[6],
+                ordered=r[7],
             )
             for r in rows
         ]
 
     async def declare(self, lanes: Sequence[Lane]) -> tuple[int, int]:
-        """Make or update the lanes of declared tasks (their ids are ignored); (changed, added)."""
+        """Make or update the lanes of declared tasks (their ids are ignored); (changed, added).
+
+        When one becomes ordered, what waits in it stands alone, and workers are told to look at their lanes.
+        """
         rows = await self.link.rows(
             self.sql["declare"],
             {
@@ -228,9 +241,17 @@ class Store:
                 "priorities": array([lane.priority for lane in lanes]),
                 "bases": array([lane.retry_base for lane in lanes]),
                 "maxes": array([lane.retry_max for lane in lanes]),
+                "ordered": array([lane.ordered for lane in lanes]),
             },
         )
+        if rows[0][2]:
+            await self.stand_alone()
+            await self.wake("lanes")
         return int(rows[0][0]), int(rows[0][1])
+
+    async def stand_alone(self) -> int:
+        """Give jobs in ordered lanes that have no order key one of their own; how many there were."""
+        return len(await self.link.rows(self.sql["stand_alone"]))
 
     async def waiting_tasks(self, lanes: Sequence[int]) -> list[tuple[str, str]]:
         """(queue, task) of those *lanes* in which jobs wait."""

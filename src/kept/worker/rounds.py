@@ -189,6 +189,7 @@ class Rounds:
         await upkeep(self.post.link.conn, settings.schema, keep)
         for each in await reclaim_abandoned(self.post.store):
             self.post.signals.report(each.signal())
+        await self.post.store.stand_alone()
         return 0
 
     # --- jobs
@@ -199,7 +200,7 @@ class Rounds:
         cheap = pacing.BOTTOM_COST * self._bottom_cost < pacing.BOTTOM_EVERY
         hinted = self.alarm.take_hints(self.post.book, deep=cheap)
         runner = self.post.runner
-        waits = runner.has_settlements or runner.stale_at is not None
+        waits = runner.has_settlements or runner.stale_at is not None or runner.looking
         if self.alarm.resting and self._looked_below and not hinted and not waits:
             return took  # the survey has just looked, and there was nothing
         claimed = await runner.step()
