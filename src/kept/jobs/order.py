@@ -33,6 +33,7 @@ class OrderBook:
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}
         self._turn = 0
+        self._passed_over = False
 
     def __contains__(self, lane: int) -> bool:
         return lane in self._places
@@ -53,10 +54,14 @@ class OrderBook:
         at = self._turn % len(lanes) if lanes else 0
         return lanes[at:] + lanes[:at]
 
+    def passed_over(self) -> None:
+        """Other lanes took slots."""
+        self._passed_over = True
+
     @property
     def comes_first(self) -> bool:
-        """Whether idle slots are for ordered lanes this time: else those that others take would never get to them."""
-        return bool(self._turn % 2) and self.looking
+        """Whether idle slots are for ordered lanes this time: if others took them last time."""
+        return self._passed_over and self.looking
 
     def after(self, lane: int) -> str:
         return self._places[lane].after
@@ -84,6 +89,7 @@ class OrderBook:
 
     def claimed(self, wants: Sequence[OrderWant], brought: Ordered, now: float, seconds: float) -> None:
         """Go on from what a claim of *seconds* brought by *now*."""
+        self._passed_over = False
         keys: dict[int, list[str]] = {want.lane: [] for want in wants}
         for job in brought.claimed:
             keys[job.lane].append(job.order_key or "")

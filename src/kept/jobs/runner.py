@@ -60,6 +60,8 @@ class JobsRunner(Running):
         self._give_back_stale()
         claimed = await self._settle_and_claim()
         if self.book.apart:
+            if claimed:
+                self.book.order.passed_over()
             claimed += await self._claim_apart()
         await self._look_for_missing()
         return claimed

@@ -81,11 +81,15 @@ class Settling:
                 self.marks.end(each.job.id)
                 if isinstance(each.settlement, Park) and each.settlement.delay > 0:
                     self.park_until = min(self.park_until or inf, monotonic() + each.settlement.delay)
-            if self.book.apart:
-                for lane in {each.job.lane for each in settled}:
-                    self.book.order.hint(lane)  # the next of their keys may go
+            self._make_way(settled)
             self._learn_pace(settled)
             self.signals.report(reports.settled(self.book, settled))
+
+    def _make_way(self, settled: list[Finished]) -> None:
+        """The next of their order keys may go."""
+        if self.book.apart:
+            for lane in {each.job.lane for each in settled}:
+                self.book.order.hint(lane)
 
     async def _look_for_missing(self) -> None:
         """What a step did not settle is lost, unless an earlier step, whose reply was lost, had settled it."""
@@ -132,6 +136,7 @@ class Settling:
         worker = self.identity.worker
         present = await self.store.present(worker, self._unconfirmed)
         gone = [self._unconfirmed.pop(id) for id in list(self._unconfirmed) if id not in present]
+        self._make_way(gone)
         for each in gone:
             self.marks.end(each.job.id)
             if isinstance(each.outcome, LostLease):
