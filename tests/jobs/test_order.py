@@ -52,6 +52,16 @@ async def test_a_head_that_cannot_run_blocks_its_key_and_no_other(database, conn
         assert ids((await take(store, await live(store), lane)).claimed) == b
 
 
+async def test_what_waits_behind_a_blocked_head_keeps_no_worker_from_its_rest(database, conn):
+    async with stores(database) as [store]:
+        lane = await ordered(store)
+        jobs = add(conn, 3, order_key="a")
+        conn.execute("update kept.job set ready = false, due_at = now() + '1 hour' where id = %s", [jobs[0]])
+        survey = await store.survey([lane], bottom=True, most=9)
+        assert (survey.ready, survey.promoted) == ({}, {})
+        assert survey.due_in == pytest.approx(3600, abs=60)
+
+
 async def test_nobody_else_gets_a_key_while_one_of_its_jobs_is_in_hand(database, conn):
     async with stores(database, 2) as [one, two]:
         lane = await ordered(one)

@@ -190,17 +190,3 @@ async def test_a_wake_up_starts_an_ordered_job_at_once(database, conn):
         await aeventually(lambda: row(conn, query)["n"], what="a worker that sleeps")
         await work.using(order_key="a").aenqueue()
         await asyncio.wait_for(ran.wait(), 0.9)
-
-
-async def test_a_worker_with_a_blocked_key_rests(database, conn):
-    app, work, seen, troubles = make(database)
-    await fill(app, work, ["a"], 10)
-    troubles["a", 0] = Failure("no", code="no")
-    async with app, app.worker():
-        query = "select count(*) n from kept.job where not ready"
-        await aeventually(lambda: row(conn, query)["n"] == 1, what="a parked head")
-        count = "select xact_commit n from pg_stat_database where datname = current_database()"
-        await asyncio.sleep(1)  # it settles down
-        before = row(conn, count)["n"]
-        await asyncio.sleep(2)
-        assert row(conn, count)["n"] - before < 60

@@ -219,14 +219,16 @@ with recursive w as materialized (
             from k
            cross join lateral (
                   select from kept.job h
-                   where h.id = k.id and h.order_key = k.order_key and h.ready and h.worker is null
+                   where h.id = k.id         -- by the primary key and nothing else
+                     and case when h.ready then h.worker is null and h.order_key = k.order_key end
                      for update skip locked) head
            cross join lateral (
-                  select p.id, bool_and(p.free) over (order by p.place) as unbroken
+                  -- A count, because the server knows that it only rises, and reads no further than the first.
+                  select p.id, count(nullif(p.free, true)) over (order by p.place) as in_the_way
                     from (select j.id, j.id + 0 as place, j.ready and j.worker is null as free from kept.job j
                            where j.lane = k.lane and j.order_key = k.order_key and j.id + 0 >= k.id
                            order by j.id + 0 limit w.reach) p) p
-           where k.lane = w.lane and k.free and p.unbroken
+           where k.lane = w.lane and k.free and p.in_the_way < 1
            limit w.want) f
 ), claimed as (
   update kept.job
