@@ -18,7 +18,8 @@ from kept.jobs.declaration import Declaration, wants_context
 from kept.jobs.model import Claimed, Lane
 from kept.jobs.payload import Signature
 from kept.jobs.retry import Retry
-from kept.jobs.store import Store, Want
+from kept.jobs.rows import Want
+from kept.jobs.store import Store
 from support import aeventually
 
 SQL = load("kept.jobs")

@@ -17,7 +17,7 @@ from kept.jobs.declaration import Declaration
 from kept.jobs.door import Request
 from kept.jobs.handle import Job
 from kept.jobs.model import Claimed
-from kept.jobs.payload import check_key, check_name, encode_headers
+from kept.jobs.payload import check_key, check_name, check_order_key, encode_headers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +51,7 @@ class Options(Struct, frozen=True):
     unique_for: float | None = None
     queue: str | None = None
     headers: str | None = None
+    order_key: str | None = None
 
 
 class Call(Struct, Generic[R_co], frozen=True):
@@ -85,7 +86,7 @@ class Enqueuer(Generic[P, R]):
         """The call without making it."""
         return Call(self._request(args, kwargs), self._options.tx)
 
-    def using(
+    def using(  # noqa: C901  # one look at each option
         self,
         *,
         tx: object | None = None,
@@ -96,6 +97,7 @@ class Enqueuer(Generic[P, R]):
         unique_for: Duration | None = None,
         queue: str | None = None,
         headers: Mapping[str, str] | None = None,
+        order_key: str | None = None,
     ) -> Enqueuer[P, R]:
         """The same task with options for its next job; what is left out stays as it was."""
         if delay is not None and due_at is not None:
@@ -117,7 +119,14 @@ class Enqueuer(Generic[P, R]):
             given["queue"] = check_name(queue, what="queue", most=MOST_QUEUE)
         if headers is not None:
             given["headers"] = encode_headers(headers)
+        if order_key is not None:
+            given["order_key"] = self._check_order_key(order_key)
         return Enqueuer(self._app, self._declaration, structs.replace(self._options, **given))
+
+    def _check_order_key(self, order_key: object) -> str:
+        if self._declaration.ordered == "no":
+            raise Refused(f"order_key: the task {self.name!r} is not declared as ordered", field="order_key")
+        return check_order_key(order_key)
 
     def _request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request:
         options = self._options
@@ -132,6 +141,7 @@ class Enqueuer(Generic[P, R]):
             key=options.key,
             unique_for=self._app.unique_for if options.unique_for is None else options.unique_for,
             headers=options.headers,
+            order_key=options.order_key,
         )
 
     def _call_here(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

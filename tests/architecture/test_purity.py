@@ -17,6 +17,7 @@ NAMED = [
     "kept.jobs.lanes",
     "kept.jobs.lifecycle",
     "kept.jobs.model",
+    "kept.jobs.order",
     "kept.jobs.payload",
     "kept.jobs.retry",
     "kept.jobs.text",
@@ -35,7 +36,7 @@ DATA = {
     "kept.outbox.inbox.model",
     "kept.outbox.rows",
 }
-TYPES = {"kept.jobs.lanes": {"kept.jobs.declaration", "kept.jobs.store"}}
+TYPES = {"kept.jobs.lanes": {"kept.jobs.declaration", "kept.jobs.rows"}, "kept.jobs.order": {"kept.jobs.rows"}}
 
 IMPURE = {"asyncio", "time", "random", "logging", "os", "socket", "subprocess", "threading", "secrets"}
 PARTS = {"msgspec"}

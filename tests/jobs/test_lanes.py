@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kept.jobs.lanes import COLD_AFTER, LATE, QUICK, LaneBook
 from kept.jobs.model import Claimed, Lane
-from kept.jobs.store import Survey, Want
+from kept.jobs.rows import Survey, Want
 from kernel import declared
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

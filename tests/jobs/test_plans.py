@@ -18,7 +18,8 @@ from kept.db.connect import Link
 from kept.db.tx import run
 from kept.jobs import door
 from kept.jobs.model import Close, Note, Park
-from kept.jobs.store import Store, Want
+from kept.jobs.rows import OrderWant, Want
+from kept.jobs.store import Store
 from kernel import SQL, lane_of, live, row
 
 BATCH = 100
@@ -156,7 +157,7 @@ async def check_plans(database, rows):
     claim_indexes = {scan["Index Name"] for scan in scans(many["claim"])}
     assert {"job_ready", "job_pkey"} == claim_indexes
     assert {scan["Index Name"] for scan in scans(many["survey"])} >= {"job_ready", "job_parked", "job_suspect"}
-    assert {scan["Index Name"] for scan in scans(many["claim_suspects"])} == {"job_suspect", "job_pkey"}
+    assert {scan["Index Name"] for scan in scans(many["claim_suspects"])} == {"job_suspect", "job_order", "job_pkey"}
     for name, plan in many.items():  # a deeper tree, and no more than that
         assert buffers(plan) <= 2 * buffers(few[name]) + 100, (name, buffers(plan), buffers(few[name]))
 
@@ -253,3 +254,48 @@ def test_a_look_up_reads_a_handful_of_pages_however_many_jobs_there_are(emptied)
     assert len(plans) == 2, "nothing but the two statements: history was not looked into"
     for plan in plans:
         assert buffers(plan) < 20, json.dumps(plan)
+
+
+FILL_ORDERED = """
+insert into kept.job (lane, priority, ready, due_at, created_at, payload, order_key)
+select 3, 0, true, now(), now(), '{}'::json, 'hot' from generate_series(1, %(rows)s)
+union all
+select 3, 0, n %% 7 > 0, now(), now(), '{}', 'k' || n %% 500 from generate_series(1, %(rows)s) n
+"""
+
+
+async def ordered_round(store, worker):
+    """Claim a batch in order, settle it; returns how many there were and the plan of each statement."""
+    brought = await store.claim_ordered(worker, 0, [OrderWant(3, BATCH, BATCH, BATCH, "")], 1000)
+    plans = {"claim_ordered": store.plan()}
+    late = await store.claim_ordered(worker, 0, [OrderWant(3, BATCH, BATCH, BATCH, "hos")], 1000)
+    plans["claim_late"] = store.plan()
+    jobs = brought.claimed + late.claimed
+    kinds = [Close("done"), Park(0.0, charged=True, suspect=True), Park(0.0, charged=True, aside=True)]
+    assert await store.settle(worker, [(job, kinds[n % 3]) for n, job in enumerate(jobs)]) == set()
+    plans["settle"] = store.plan()
+    await store.claim_suspects(worker, 0, [3], 1)
+    plans["claim_suspects"] = store.plan()
+    await store.survey([3], bottom=True, most=BATCH)
+    plans["survey"] = store.plan()
+    return len(brought.claimed), plans
+
+
+async def test_a_claim_in_order_reads_no_more_than_it_must_however_many_jobs_there_are(emptied):
+    with psycopg.connect(emptied, autocommit=True) as conn:
+        lane_of(conn, "three")
+        conn.execute("update kept.lane set ordered = true where task = 'three'")
+        async with explained(emptied) as store:
+            worker = await live(store, lease=600)
+            await ordered_round(store, worker)
+            conn.execute(FILL_ORDERED, {"rows": 1_000})
+            await ordered_round(store, worker)
+            fill(conn, 20_000)
+            conn.execute(FILL_ORDERED, {"rows": 50_000})
+            count, plans = await ordered_round(store, worker)
+    assert count == BATCH
+    for name, plan in plans.items():
+        assert_small(plan, most=6 * BATCH)
+        assert buffers(plan) < 100 * BATCH, (name, buffers(plan))
+    for name in ("claim_ordered", "claim_late"):
+        assert {scan["Index Name"] for scan in scans(plans[name])} == {"job_order", "job_pkey"}

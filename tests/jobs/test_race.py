@@ -12,7 +12,8 @@ import pytest
 
 from kept.jobs.model import Close, Park
 from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired
-from kept.jobs.store import Store, Want
+from kept.jobs.rows import Want
+from kept.jobs.store import Store
 from kernel import declare, live, row, rows, stores
 from support import aeventually, eventually
 

@@ -9,7 +9,9 @@ import pytest
 
 from kept import App
 from kept.jobs.lanes import LaneBook
-from kept.jobs.runner import LARGE, Identity, JobsRunner, Options
+from kept.jobs.runner import LARGE, JobsRunner
+from kept.jobs.running import Options
+from kept.jobs.settling import Identity
 from kept.jobs.store import Store
 from kept.signals import Signals
 from kernel import add, live, rows, stores
@@ -37,7 +39,17 @@ def runner_of(store, worker, threads):
     book.serve([(type(lane)(**{f: getattr(lane, f) for f in lane.__struct_fields__} | {"id": 1}), declaration)])
     book.finished(1, [0.000_01] * 1000)
     options = Options(concurrency=10, batch=BATCH)
-    return JobsRunner(store, book, Identity(worker), options, Marked(), threads, Signals(), None, lambda: None)
+    return JobsRunner(
+        store=store,
+        book=book,
+        identity=Identity(worker),
+        options=options,
+        marks=Marked(),
+        threads=threads,
+        signals=Signals(),
+        run_alone=None,
+        wake=lambda: None,
+    )
 
 
 class Cutting(Store):

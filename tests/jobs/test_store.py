@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from kept.jobs.model import Close, Leave, Note, Park
-from kept.jobs.store import Want
+from kept.jobs.rows import Want
 from kernel import add, blocked, claim, declare, ids, job_row, lane_of, live, record, row, rows, states, stores
 
 DONE = Close("done")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kept.jobs.model import Park
-from kept.jobs.store import Survey
+from kept.jobs.rows import Survey
 from kernel import add, claim, ids, lane_of, live, states, stores
 
 

@@ -134,8 +134,10 @@ select h.id
 -- New jobs for records that are locked by now. Asked once more whether they were retried: the statement that took
 -- them began before it had them. A key moves on to the new job, unless another job has it by right.
 with source as materialized (
-  select h.id as old, nextval('kept.job_id_seq') as id, h.lane, h.priority, h.attempt, h.key, h.headers, h.payload
+  select h.id as old, nextval('kept.job_id_seq') as id, h.lane, h.priority, h.attempt, h.key, h.headers, h.payload,
+         l.ordered
     from kept.history h
+    join kept.lane l on l.id = h.lane
    where h.id = any(%(ids)s::bigint[]) and h.state in ('failed', 'cancelled', 'skipped')
      and (%(again)s or not exists (select from kept.job_log g where g.job = h.id and g.event = 'retried'))
 ), held as (
@@ -152,8 +154,9 @@ with source as materialized (
                          and not exists (select from kept.job j where j.id = u.job)) as free) f)
   returning u.lane, u.key, u.job
 ), new as (
-  insert into kept.job (id, lane, priority, ready, due_at, created_at, key, headers, payload, retry_of)
-  select s.id, s.lane, s.priority, true, kept.now(), kept.now(), s.key, s.headers, s.payload, s.old
+  insert into kept.job (id, lane, priority, ready, due_at, created_at, key, headers, payload, retry_of, order_key)
+  select s.id, s.lane, s.priority, true, kept.now(), kept.now(), s.key, s.headers, s.payload, s.old,
+         case when s.ordered then '#' || s.id end   -- its place in the order has passed: it stands alone
     from source s
     left join held h on h.lane = s.lane and h.key = s.key
    where s.key is null or h.job = s.id

@@ -16,7 +16,8 @@ from kept.bench.tally import Tally
 from kept.config import Settings
 from kept.db.connect import Link
 from kept.jobs.model import DONE
-from kept.jobs.store import Decision, Store, Want
+from kept.jobs.rows import Decision, Want
+from kept.jobs.store import Store
 from kept.worker.lease import own_version
 
 LEASE = 3600.0  # seconds: longer than any round

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from datetime import datetime, timedelta
@@ -37,6 +38,7 @@ class Attempt(Struct, eq=False):
     verdict: Outcome | None = None
     leftover: Future[Any] | None = None  # a thread that did not stop when it was told to
     context: Context | None = None  # the handler's, if it takes one
+    rest: deque[Claimed] | None = None  # what is to run after it, one after the other: jobs of the same order key
     _task: asyncio.Task[Any] | None = None  # that runs it
 
     @property
@@ -89,7 +91,7 @@ class Attempt(Struct, eq=False):
                 returned = await self._in_thread(threads, args, arguments)
             outcome = NOTHING if returned is None and not self.completed else self._returned(returned)
         except asyncio.CancelledError as error:
-            outcome = _cancelled(error)
+            outcome = cancelled(error)
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
             # The database's clock, as far as we can tell it: the one that will compare it with due_at.
             outcome = outcome_of(error, now=self.job.claimed_at + timedelta(seconds=self.duration))
@@ -105,7 +107,7 @@ class Attempt(Struct, eq=False):
             return self._judged(await elsewhere)
         except asyncio.CancelledError as error:
             stop()
-            return self._judged(_cancelled(error))
+            return self._judged(cancelled(error))
         except Exception as error:  # noqa: BLE001  # no process to be had: not the job's fault, so not charged
             stop()
             return self._judged(Deferred(AGAIN_AFTER, message_of(error)))
@@ -154,7 +156,8 @@ def timed_out(seconds: float) -> Raised:
     return Raised("timeout", f"the attempt took longer than {seconds:g} s", types=_types(TimeoutError))
 
 
-def _cancelled(error: asyncio.CancelledError) -> Raised:
+def cancelled(error: asyncio.CancelledError) -> Raised:
+    """A handler that was cancelled, and not by us."""
     return Raised("cancelled", "the handler was cancelled from inside", detail=detail_of(error))
 
 

@@ -32,6 +32,7 @@ class Request(Struct, frozen=True, kw_only=True):
     unique_for: float = 86_400.0  # seconds
     headers: str | None = None
     retry_of: int | None = None
+    order_key: str | None = None
 
 
 class Ticket(NamedTuple):
@@ -44,6 +45,7 @@ class Ticket(NamedTuple):
 class _Lane(NamedTuple):
     id: int
     priority: int | None  # None: the lane was made just now
+    ordered: bool | None
 
 
 class Record(NamedTuple):
@@ -72,6 +74,7 @@ class Record(NamedTuple):
     headers: Any
     payload: Any
     result: Any
+    order_key: str | None
 
 
 class Outcome(NamedTuple):
@@ -85,8 +88,8 @@ class Outcome(NamedTuple):
 
 
 def enqueue(sql: Queries, request: Request) -> Steps[Ticket]:
-    """Write one job; one statement when its lane exists and it has no key."""
-    if request.key is None and request.retry_of is None:
+    """Write one job; one statement when its lane exists and it has no key and no order."""
+    if request.key is None and request.retry_of is None and request.order_key is None:
         later = request.delay > 0 or request.due_at is not None
         rows = yield sql["enqueue_later" if later else "enqueue"], structs.asdict(request)
         if rows:
@@ -100,7 +103,7 @@ def enqueue_many(sql: Queries, requests: Sequence[Request]) -> Steps[list[Ticket
     if not requests:
         return []
     lanes = yield from _lanes(sql, requests)
-    if len(requests) >= COPY_FROM and all(request.key is None and request.retry_of is None for request in requests):
+    if len(requests) >= COPY_FROM and all(map(_can_be_copied, requests)):
         tickets = yield from _copied(sql, requests, lanes)
         if tickets:
             return tickets
@@ -120,13 +123,17 @@ def enqueue_many(sql: Queries, requests: Sequence[Request]) -> Steps[list[Ticket
     return [Ticket(rows[place][1], rows[place][2] and first) for place, first in places]
 
 
+def _can_be_copied(request: Request) -> bool:
+    return request.key is None and request.retry_of is None and request.order_key is None
+
+
 def _lanes(sql: Queries, requests: Sequence[Request]) -> Steps[dict[tuple[str, str], _Lane]]:
     wanted = sorted({(request.queue, request.task) for request in requests})
     rows: Rows = yield (
         sql["lane_ids"],
         {"queues": array([queue for queue, _ in wanted]), "tasks": array([task for _, task in wanted])},
     )
-    return {(row[0], row[1]): _Lane(row[2], row[3]) for row in rows}
+    return {(row[0], row[1]): _Lane(row[2], row[3], row[4]) for row in rows}
 
 
 def _copied(
@@ -135,6 +142,8 @@ def _copied(
     """Copy jobs without keys in, the quickest way there is; None if it cannot be gone."""
     if any(lane.priority is None for lane in lanes.values()):
         lanes = yield from _lanes(sql, requests)  # made just now, in a statement that could not see them
+    if any(lane.ordered for lane in lanes.values()):
+        return None
     rows = yield sql["reserve"], {"count": len(requests)}
     now, ids = datetime.fromisoformat(rows[0][0]), [int(id) for id in rows[0][1][1:-1].split(",")]
     soon: set[tuple[int, int]] = set()
@@ -179,6 +188,7 @@ def _lines(
 
 def _many(written: Sequence[tuple[int, Request]]) -> dict[str, object]:
     requests = [request for _, request in written]
+    order_keys = [request.order_key for request in requests]
     return {
         "lanes": array([lane for lane, _ in written]),
         "priorities": array([request.priority for request in requests]),
@@ -189,6 +199,7 @@ def _many(written: Sequence[tuple[int, Request]]) -> dict[str, object]:
         "headers": array([request.headers for request in requests]),
         "payloads": array([request.payload for request in requests]),
         "retry_of": array([request.retry_of for request in requests]),
+        "order_keys": array(order_keys if any(order_keys) else []),
     }
 
 
@@ -205,8 +216,9 @@ def find_many(sql: Queries, ids: Sequence[int]) -> Steps[list[Record]]:
 
 
 def _record(row: Sequence[Any]) -> Record:
-    *facts, headers, payload, result = row
-    return Record(*facts, *(None if text is None else json.loads(text) for text in (headers, payload, result)))
+    *facts, headers, payload, result, order_key = row
+    read = [None if text is None else json.loads(text) for text in (headers, payload, result)]
+    return Record(*[*facts, *read, order_key])
 
 
 def outcome(sql: Queries, id: int) -> Steps[Outcome | None]:

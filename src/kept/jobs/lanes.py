@@ -9,11 +9,12 @@ survey.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kept.jobs.declaration import Declaration
 from kept.jobs.model import Claimed, Lane
-from kept.jobs.store import Survey, Want
+from kept.jobs.order import OrderBook
+from kept.jobs.rows import OrderWant, Survey, Want
 
 QUICK = 0.010  # seconds: lanes whose attempts take longer are never prefetched
 LATE = 0.015  # seconds a commit may come after the id was drawn and still be found by the next claim
@@ -34,6 +35,8 @@ class LaneBook:
         ] = {}  # since when, the next floor, the highest claim
         self._misses: dict[tuple[int, int], int] = {}
         self._pace: dict[int, float] = {}
+        self.order = OrderBook()
+        self.apart: frozenset[int] = frozenset()  # lanes that are claimed by themselves: ordered ones, and batches
         self._turn = 0
         self._unasked = False  # there was no room to ask a lane that had something lately
         self.exhausted = False  # the last claim brought less than it might have, wherever there may be something
@@ -58,6 +61,8 @@ class LaneBook:
         self._declared = {lane.id: declaration for lane, declaration in served}
         for lane, _ in served:
             self._floors.setdefault((lane.id, lane.priority), 0)
+        self.order.serve(lane.id for lane, _ in served if lane.ordered)
+        self.apart = frozenset(lane.id for lane, declaration in served if lane.ordered or declaration.batch > 1)
         self._floors = {entry: floor for entry, floor in self._floors.items() if entry[0] in self._lanes}
         self._rising = {entry: rise for entry, rise in self._rising.items() if entry[0] in self._lanes}
 
@@ -92,13 +97,55 @@ class LaneBook:
 
     def _in_turn(self, *, hot: bool) -> list[tuple[int, int]]:
         """Entries that had something lately, or had not: by priority; within one, another is first each time."""
-        entries = [entry for entry in self._floors if self._is_hot(entry) is hot]
+        entries = [entry for entry in self._floors if self._is_hot(entry) is hot and entry[0] not in self.apart]
         return _rotated_within_priority(sorted(entries, key=lambda entry: -entry[1]), self._turn)
 
     def most(self, idle: int, *, concurrency: int, batch: int) -> int:
         """The most jobs one claim may bring."""
-        ahead = max((self.prefetch(lane, concurrency, batch) for lane in self._lanes), default=0)
+        lanes = (lane for lane in self._lanes if lane not in self.apart)
+        ahead = max((self.prefetch(lane, concurrency, batch) for lane in lanes), default=0)
         return max(0, min(batch, idle + ahead))
+
+    @property
+    def batched(self) -> list[int]:
+        """Lanes whose jobs are run in batches."""
+        return [lane for lane in self.apart if self._declared[lane].batch > 1]
+
+    def order_wants(
+        self, idle: int, room: Mapping[int, int], *, concurrency: int, batch: int, in_hand: Iterable[int]
+    ) -> list[OrderWant]:
+        """What to claim of ordered lanes, given the lanes of the jobs *in hand* and the *room* of those with batches.
+
+        As with other lanes: those that take long get no more than there are slots for, and one job of a key at a time;
+        of those that are over in no time some are held in hand, and a key brings what stands behind its head.
+        """
+        lanes, held = self.order.in_turn(), Counter(in_hand)
+        ahead = {lane: self.prefetch(lane, concurrency, batch) for lane in self._lanes}
+        left = concurrency - sum(count for lane, count in held.items() if not ahead.get(lane))
+        slow = sum(1 for lane in lanes if not ahead[lane] and lane not in room)
+        share = -(-left // slow) if slow else 0
+        wants = []
+        for lane in lanes:
+            reach = 1
+            if lane in room:
+                want, reach = room[lane], min(room[lane], self._declared[lane].batch)
+            elif ahead[lane]:
+                want = min(batch, ahead[lane] + max(0, idle) - held[lane]) if left > 0 else 0
+                reach = min(want, self.order.reach(lane))
+            else:
+                want = min(left, share)
+                left -= max(0, want)
+            if want > 0:
+                wants.append(OrderWant(lane, want, want, reach, self.order.after(lane)))
+        return wants
+
+    def batch_wants(self, room: Mapping[int, int]) -> list[Want]:
+        """What to claim of lanes whose jobs are run in batches, given the *room* for each; but not of ordered ones."""
+        return [
+            Want(*entry, room[entry[0]], floor)
+            for entry, floor in self._floors.items()
+            if room.get(entry[0], 0) > 0 and entry[0] not in self.order and self._is_hot(entry)
+        ]
 
     def prefetch(self, lane: int, concurrency: int, batch: int) -> int:
         """Jobs to hold in hand beyond the free slots: only where attempts take milliseconds.
@@ -111,7 +158,12 @@ class LaneBook:
         return min(3 * batch, int(concurrency * AHEAD / max(pace, 1e-6)))
 
     def claimed(self, wants: Collection[Want], jobs: Iterable[Claimed], now: float) -> None:
-        """Raise the floors over what a claim brought by *now*; remember which entries brought nothing."""
+        """Go on from what a claim brought by *now*."""
+        met = self.brought(wants, jobs, now)
+        self.exhausted = bool(wants) and not self._unasked and met
+
+    def brought(self, wants: Collection[Want], jobs: Iterable[Claimed], now: float) -> bool:
+        """Raise the floors over what was brought; remember which entries had nothing. Whether all gave all they had."""
         highest: dict[tuple[int, int], int] = {}
         brought: Counter[tuple[int, int]] = Counter()
         for job in jobs:
@@ -125,8 +177,7 @@ class LaneBook:
         for want in wants:
             entry = (want.lane, want.priority)
             self._misses[entry] = 0 if entry in highest else self._misses.get(entry, 0) + 1
-        met = (brought[want.lane, want.priority] < want.want for want in wants)
-        self.exhausted = bool(wants) and not self._unasked and all(met)
+        return all(brought[want.lane, want.priority] < want.want for want in wants)
 
     def _raise(self, entry: tuple[int, int], floor: int, now: float) -> None:
         """A floor follows the claims at a distance: ids are drawn before they are committed, not always in turn."""
@@ -168,6 +219,7 @@ class LaneBook:
     def lower(self, entry: tuple[int, int], id: int = 0) -> None:
         """There may be work at *id* (by default: anywhere) in this lane and priority."""
         if entry[0] in self._lanes:
+            self.order.hint(entry[0])
             self._floors[entry] = min(id, self._floors.get(entry, id))
             self._rising.pop(entry, None)
             self._misses[entry] = 0
@@ -175,6 +227,7 @@ class LaneBook:
     def hinted(self, entry: tuple[int, int], *, deep: bool) -> None:
         """Somebody says there is work here; *deep*: look for it below the floor too."""
         if entry[0] in self._lanes:
+            self.order.hint(entry[0])
             if deep:
                 self._rising.pop(entry, None)
             self._floors[entry] = 0 if deep else self._floors.get(entry, 0)

@@ -44,6 +44,7 @@ class Claimed(Struct, frozen=True, gc=False):
     headers: str | None
     payload: str
     worker: UUID
+    order_key: str | None = None  # told by the claim of an ordered lane
 
     @property
     def charged(self) -> int:
@@ -141,6 +142,7 @@ class Park(Struct, frozen=True):
     charged: bool
     suspect: bool = False
     note: Note | None = None
+    aside: bool = False  # it leaves its order key, and those behind it need not wait
 
 
 class Leave(Struct, frozen=True):

@@ -180,6 +180,19 @@ def check_key(key: object) -> str:
     return key
 
 
+def check_order_key(key: object) -> str:
+    """An order key: text of 1 to 512 bytes that does not begin with ``#``, as the keys of those who have none do."""
+    if not isinstance(key, str):
+        raise TypeError(f"order_key: expected a string, got {type(key).__name__}")
+    size = len(key.encode("utf-8", "surrogatepass"))
+    if not 1 <= size <= MOST_KEY:
+        raise Refused(f"order_key: has {size} bytes; allowed are 1 to {MOST_KEY}", field="order_key")
+    if key.startswith("#"):
+        raise Refused("order_key: must not begin with '#'", field="order_key")
+    check_text(key, "order_key")
+    return key
+
+
 def encode_headers(headers: Mapping[str, str] | None) -> str | None:
     """Headers as JSON; names and values are text."""
     if not headers:

@@ -4,12 +4,13 @@
 
 
 -- name: enqueue
--- One job that is due now, in the caller's transaction; no row comes back when the lane does not exist yet.
+-- One job that is due now, in the caller's transaction; no row comes back when the lane does not exist yet, or is
+-- ordered: then `enqueue_many` is to write it.
 -- Everything in RETURNING, no WITH: the same in two steps takes half as long again.
 insert into kept.job as j (lane, priority, ready, due_at, created_at, headers, payload)
 select l.id, coalesce(%(priority)s::int, l.priority), true, kept.now(), kept.now(), %(headers)s::json, %(payload)s::json
   from kept.lane l
- where l.queue = %(queue)s::text and l.task = %(task)s::text
+ where l.queue = %(queue)s::text and l.task = %(task)s::text and not l.ordered
 returning j.id, (select pg_notify('kept:wake', j.lane || ':' || j.priority)
                    from kept.sleeper s where s.lane = j.lane and s.until > kept.now() limit 1)
 
@@ -22,7 +23,7 @@ select l.id, coalesce(%(priority)s::int, l.priority), d.due_at <= kept.now(), d.
   from kept.lane l
  cross join (select coalesce(%(due_at)s::timestamptz,
                              kept.now() + %(delay)s::float8 * interval '1 second') as due_at) d
- where l.queue = %(queue)s::text and l.task = %(task)s::text
+ where l.queue = %(queue)s::text and l.task = %(task)s::text and not l.ordered
 returning j.id, (select pg_notify('kept:wake', j.lane || ':' || j.priority)
                    from kept.sleeper s
                   where s.lane = j.lane and s.until > kept.now() and j.due_at <= kept.now() + interval '2 seconds'
@@ -31,7 +32,7 @@ returning j.id, (select pg_notify('kept:wake', j.lane || ':' || j.priority)
 
 -- name: lane_ids
 -- The lanes of these tasks and their priorities; those missing are made (and announced).
-select w.queue, w.task, coalesce(l.id, kept.lane_id(w.task, w.queue)) as id, l.priority
+select w.queue, w.task, coalesce(l.id, kept.lane_id(w.task, w.queue)) as id, l.priority, l.ordered
   from unnest(%(queues)s::text[], %(tasks)s::text[]) w(queue, task)
   left join kept.lane l on l.queue = w.queue and l.task = w.task
 
@@ -57,14 +58,17 @@ select pg_notify('kept:wake', w.lane || ':' || w.priority)
 -- Many jobs, keyed or not, in the caller's order. A key that is held gives back the job that holds it.
 -- A key is free when its time is over and its job gone. Whether a job is gone is seen in this statement's snapshot,
 -- which does not show the job of a transaction that we had to wait for: such a key is held.
+-- Order keys are locked before any id is drawn, so that ids of one of them follow the order of commits.
 with call as materialized (
-  select c.ord, c.lane, c.priority, c.key, c.unique_for, c.headers, c.payload, c.retry_of,
+  select c.ord, c.lane, c.priority, c.key, c.unique_for, c.headers, c.payload, c.retry_of, c.order_key,
          nextval('kept.job_id_seq') as id,
          coalesce(c.due_at, kept.now() + c.delay * interval '1 second') as due_at
     from unnest(%(lanes)s::int[], %(priorities)s::int[], %(due_at)s::timestamptz[], %(delays)s::float8[],
                 %(keys)s::text[], %(unique_for)s::float8[], %(headers)s::json[], %(payloads)s::json[],
-                %(retry_of)s::bigint[])
-         with ordinality as c(lane, priority, due_at, delay, key, unique_for, headers, payload, retry_of, ord)
+                %(retry_of)s::bigint[], %(order_keys)s::text[])
+         with ordinality as c(lane, priority, due_at, delay, key, unique_for, headers, payload, retry_of, order_key, ord)
+   where (select case when cardinality(%(order_keys)s::text[]) = 0 then true     -- (select …): once, not for each
+                      else kept.lock_orders(%(lanes)s::int[], %(order_keys)s::text[]) end)
 ), held as (
   insert into kept.unique_key as u (lane, key, job, expires_at)
   select lane, key, id, kept.now() + unique_for * interval '1 second'
@@ -80,9 +84,9 @@ with call as materialized (
                                   where k.lane = u.lane and k.key = u.key and k.job = u.job) as free) f)
   returning u.lane, u.key, u.job
 ), new as (
-  insert into kept.job (id, lane, priority, ready, due_at, created_at, key, headers, payload, retry_of)
+  insert into kept.job (id, lane, priority, ready, due_at, created_at, key, headers, payload, retry_of, order_key)
   select c.id, c.lane, coalesce(c.priority, l.priority), c.due_at <= kept.now(), c.due_at, kept.now(),
-         c.key, c.headers, c.payload, c.retry_of
+         c.key, c.headers, c.payload, c.retry_of, coalesce(c.order_key, case when l.ordered then '#' || c.id end)
     from call c
     join kept.lane l on l.id = c.lane
     left join held h on h.lane = c.lane and h.key = c.key
@@ -116,7 +120,7 @@ update kept.job
             where lane = w.lane and priority = w.priority and ready and worker is null and id + 0 >= w.floor
             order by id + 0 limit w.want       -- + 0: as in job_ready, the one index that serves this well
               for update skip locked) j
-    where (select l.paused_until is null or l.paused_until <= kept.now()
+    where (select (l.paused_until is null or l.paused_until <= kept.now()) and not l.ordered
              from kept.lane l where l.id = w.lane)      -- not a join: that could change the order of w
     limit %(most)s))
 returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,
@@ -150,10 +154,11 @@ with settled as (
          suspect = p.suspect,
          due_at = case when p.delay <= 0 then least(j.due_at, kept.now())
                        else kept.now() + p.delay * interval '1 second' end,
-         uncharged = j.uncharged + case when p.charged then 0 else 1 end
+         uncharged = j.uncharged + case when p.charged then 0 else 1 end,
+         order_key = case when p.aside then '#' || j.id else j.order_key end
     from unnest(%(park_ids)s::bigint[], %(park_attempts)s::int[], %(park_delays)s::float8[],
-                %(park_charged)s::boolean[], %(park_suspect)s::boolean[])
-         p(id, attempt, delay, charged, suspect)
+                %(park_charged)s::boolean[], %(park_suspect)s::boolean[], %(park_aside)s::boolean[])
+         p(id, attempt, delay, charged, suspect, aside)
    where j.id = any(array[p.id]) and j.attempt = p.attempt and j.worker = %(worker)s
   returning j.id
 ), logged as (
@@ -177,8 +182,75 @@ union all
 select * from claimed
 
 
+-- name: claim_ordered
+-- Jobs of ordered lanes. Of each key after the last one looked at: the head, if nobody has it, and behind it what
+-- follows without a gap. Only heads are locked: who has the head has the key. Rows without an attempt tell of jobs
+-- that somebody else was quicker with: what follows those must not be run. Rows without an id tell of each lane how
+-- many keys were looked at, how many had a free head, and which was the last.
+with recursive w as materialized (
+  select w.lane, w.want, w.keys, w.reach, w.after
+    from (select from kept.worker
+           where id = %(worker)s and state = 'live' and lease_until > kept.now() and session = %(session)s
+             for key share) alive
+   cross join unnest(%(lanes)s::int[], %(wants)s::int[], %(keys)s::int[], %(reaches)s::int[], %(afters)s::text[])
+              w(lane, want, keys, reach, after)
+   where (select l.ordered and (l.paused_until is null or l.paused_until <= kept.now())
+            from kept.lane l where l.id = w.lane)
+), k(lane, keys, order_key, id, free, looked, found) as (
+  select w.lane, w.keys, h.order_key, h.id, h.free, 1, h.free::int
+    from w
+   cross join lateral (
+          select j.order_key, j.id, j.ready and j.worker is null as free from kept.job j
+           where j.lane = w.lane and j.order_key > w.after
+           order by j.order_key, j.id + 0 limit 1) h
+  union all
+  select k.lane, k.keys, h.order_key, h.id, h.free, k.looked + 1, k.found + h.free::int
+    from k
+   cross join lateral (
+          select j.order_key, j.id, j.ready and j.worker is null as free from kept.job j
+           where j.lane = k.lane and j.order_key > k.order_key
+           order by j.order_key, j.id + 0 limit 1) h
+   where k.looked < %(looks)s and k.found < k.keys
+), run as materialized (
+  select w.lane, f.order_key, f.id
+    from w
+   cross join lateral (
+          select k.order_key, p.id
+            from k
+           cross join lateral (
+                  select from kept.job h
+                   where h.id = k.id         -- by the primary key and nothing else
+                     and case when h.ready then h.worker is null and h.order_key = k.order_key end
+                     for update skip locked) head
+           cross join lateral (
+                  -- A count, because the server knows that it only rises, and reads no further than the first.
+                  select p.id, count(nullif(p.free, true)) over (order by p.place) as in_the_way
+                    from (select j.id, j.id + 0 as place, j.ready and j.worker is null as free from kept.job j
+                           where j.lane = k.lane and j.order_key = k.order_key and j.id + 0 >= k.id
+                           order by j.id + 0 limit w.reach) p) p
+           where k.lane = w.lane and k.free and p.in_the_way < 1
+           limit w.want) f
+), claimed as (
+  update kept.job
+     set worker = %(worker)s, claimed_at = kept.now(), attempt = attempt + 1
+   where id = any(array(select id from run))
+     and case when ready then worker is null end       -- not plainly: no plan is to begin at job_ready
+  returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,
+            headers::text, payload::text, order_key
+)
+select * from claimed
+union all
+select id, lane, null, null, null, null, null, null, null, null, null, null, null, order_key
+  from run where id <> all(array(select id from claimed))
+union all
+select null, lane, max(looked), null, max(found), null, null, null, null, null, null, null, null, max(order_key)
+  from k
+ where (select count(*) from run) < (select sum(want) from w)   -- else nobody needs to know, and looking costs
+ group by lane
+
+
 -- name: claim_suspects
--- Jobs whose process died, one at a time: they never stand in the claim index.
+-- Jobs whose process died, one at a time: they never stand in the claim index. In an ordered lane, heads only.
 update kept.job
    set worker = %(worker)s, claimed_at = kept.now(), attempt = attempt + 1
  where id = any(array(
@@ -188,8 +260,11 @@ update kept.job
               for key share) alive
     cross join unnest(%(lanes)s::int[]) w(lane)
     cross join lateral (
-           select id from kept.job
+           select id from kept.job j
             where lane = w.lane and suspect and worker is null and due_at <= kept.now()
+              and (order_key is null or not exists (select from kept.job e
+                                                     where e.lane = j.lane and e.order_key = j.order_key
+                                                       and e.id + 0 < j.id))
             order by due_at limit %(most)s
               for update skip locked) j
     where (select l.paused_until is null or l.paused_until <= kept.now() from kept.lane l where l.id = w.lane)
@@ -203,7 +278,7 @@ returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, c
 -- id, seconds): where ready jobs begin, when the next parked job or suspect is due, whether there is anything to
 -- reclaim or to tell of it, the newest lane.
 with recursive open_lane as materialized (
-  select id as lane from kept.lane
+  select id as lane, ordered from kept.lane
    where id = any(%(lanes)s::int[]) and (paused_until is null or paused_until <= kept.now())
 ), promoted as (
   update kept.job set ready = true
@@ -222,7 +297,7 @@ with recursive open_lane as materialized (
            select priority, id from kept.job j
             where j.lane = w.lane and j.ready and j.worker is null
             order by j.priority desc, j.id + 0 limit 1) f
-    where %(bottom)s)
+    where %(bottom)s and not w.ordered)   -- there, what is ready may have to wait for what is not
   union all
   select b.lane, f.priority, f.id from bottom b
    cross join lateral (
@@ -245,6 +320,9 @@ union all
   from open_lane w
  cross join lateral (select due_at from kept.job j
                       where j.lane = w.lane and j.suspect and j.worker is null
+                        and (j.order_key is null or not exists (select from kept.job e
+                                                                 where e.lane = j.lane and e.order_key = j.order_key
+                                                                   and e.id + 0 < j.id))
                       order by j.due_at limit 1) s)
 union all
 select 'expired', null, null, null, null
@@ -257,7 +335,7 @@ select 'lanes', null, null, max(id), null from kept.lane
 -- name: adopt
 -- Jobs claimed in our name that we never heard of: the reply was lost.
 select id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,
-       headers::text, payload::text
+       headers::text, payload::text, order_key
   from kept.job
  where worker = %(worker)s and id <> all(%(known)s::bigint[])
 
@@ -410,39 +488,53 @@ delete from kept.sleeper where worker = %(worker)s
 
 -- name: lanes
 select id, queue, task, max_attempts, priority,
-       extract(epoch from retry_base)::float8 as retry_base, extract(epoch from retry_max)::float8 as retry_max
+       extract(epoch from retry_base)::float8 as retry_base, extract(epoch from retry_max)::float8 as retry_max, ordered
   from kept.lane
  where %(queues)s::text[] is null or queue = any(%(queues)s::text[])
 
 
 -- name: declare
 -- Makes or updates the lanes of declared tasks; lanes of the same task in other queues follow its numbers.
+-- Tells how many changed, how many are new, and how many became ordered or ceased to be.
 with declared as (
   select * from unnest(%(queues)s::text[], %(tasks)s::text[], %(attempts)s::int[], %(priorities)s::int[],
-                       %(bases)s::float8[], %(maxes)s::float8[])
-           d(queue, task, max_attempts, priority, retry_base, retry_max)
+                       %(bases)s::float8[], %(maxes)s::float8[], %(ordered)s::boolean[])
+           d(queue, task, max_attempts, priority, retry_base, retry_max, ordered)
 ), changed as (
   update kept.lane l
      set max_attempts = d.max_attempts, priority = d.priority, home = (l.queue = d.queue),
          retry_base = d.retry_base * interval '1 second', retry_max = d.retry_max * interval '1 second',
-         declared_at = kept.now()
+         declared_at = kept.now(), ordered = d.ordered
     from declared d
    where l.task = d.task
-     and (l.max_attempts, l.priority, l.home, l.retry_base, l.retry_max, l.declared_at is null) is distinct from
+     and (l.max_attempts, l.priority, l.home, l.retry_base, l.retry_max, l.declared_at is null, l.ordered)
+         is distinct from
          (d.max_attempts, d.priority, l.queue = d.queue, d.retry_base * interval '1 second',
-          d.retry_max * interval '1 second', false)
+          d.retry_max * interval '1 second', false, d.ordered)
   returning l.id
 ), added as (
-  insert into kept.lane (queue, task, home, max_attempts, priority, retry_base, retry_max, declared_at)
+  insert into kept.lane (queue, task, home, max_attempts, priority, retry_base, retry_max, declared_at, ordered)
   select d.queue, d.task, true, d.max_attempts, d.priority, d.retry_base * interval '1 second',
-         d.retry_max * interval '1 second', kept.now()
+         d.retry_max * interval '1 second', kept.now(), d.ordered
     from declared d
    where not exists (select from kept.lane l where l.queue = d.queue and l.task = d.task)
    order by d.queue, d.task
   on conflict (queue, task) do nothing
   returning id
 )
-select (select count(*) from changed) as changed, (select count(*) from added) as added
+select (select count(*) from changed) as changed, (select count(*) from added) as added,
+       (select count(*) from kept.lane l join declared d on d.task = l.task where l.ordered <> d.ordered) as turned
+
+
+-- name: stand_alone
+-- Jobs in ordered lanes that have no order key, because they were written before the lane was ordered. Each gets one of
+-- its own: without it no claim would see them. This scans.
+update kept.job set order_key = '#' || id
+ where id = any(array(
+   select j.id from kept.job j join kept.lane l on l.id = j.lane
+    where l.ordered and j.order_key is null
+      for update of j skip locked))
+returning id
 
 
 -- name: waiting_tasks
@@ -467,7 +559,7 @@ returning name
         j.created_at, j.due_at, j.claimed_at, null::timestamptz as settled_at,
         w.name as locked_by, w.lease_until as locked_until,
         null::text as code, null::text as reason, null::text as message,
-        j.retry_of, j.headers::text, j.payload::text, null::text as result
+        j.retry_of, j.headers::text, j.payload::text, null::text as result, j.order_key
    from kept.job j
    join kept.lane l on l.id = j.lane
    left join kept.worker w on w.id = j.worker
@@ -477,7 +569,7 @@ union all
         h.key, h.priority, h.attempt, h.attempt - h.uncharged, l.max_attempts, false,
         h.created_at, null, h.claimed_at, h.settled_at,
         null, null, h.code, h.reason, h.message,
-        h.retry_of, h.headers::text, h.payload::text, h.result::text
+        h.retry_of, h.headers::text, h.payload::text, h.result::text, null
    from kept.find_settled(%(id)s::bigint) h
    join kept.lane l on l.id = h.lane)
 limit 1
@@ -485,7 +577,8 @@ limit 1
 
 -- name: find_many
 select id, queue, task, state, key, priority, attempt, charged, max_attempts, suspect, created_at, due_at, claimed_at,
-       settled_at, locked_by, locked_until, code, reason, message, retry_of, headers::text, payload::text, result::text
+       settled_at, locked_by, locked_until, code, reason, message, retry_of, headers::text, payload::text, result::text,
+       order_key
   from kept.jobs
  where id = any(%(ids)s::bigint[])
  order by id

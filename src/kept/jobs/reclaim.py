@@ -9,7 +9,8 @@ from uuid import UUID
 
 from kept.jobs import rules
 from kept.jobs.model import Close, Park
-from kept.jobs.store import Decision, Orphan, Store
+from kept.jobs.rows import Decision, Orphan
+from kept.jobs.store import Store
 from kept.signals import JobsReclaimed, ReclaimReason
 
 

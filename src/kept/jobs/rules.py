@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import assert_never
 
+from msgspec import structs
+
 from kept.durations import LONGEST
 from kept.jobs.model import (
     DONE,
@@ -48,6 +50,17 @@ def settle(job: Claimed, outcome: Outcome, policy: Retry, draw: float) -> Settle
             return Leave()
         case _:
             assert_never(outcome)
+
+
+def step_aside(settlement: Settlement, outcome: Outcome) -> Settlement:
+    """The same, but a job that failed and comes back leaves its order key to those behind it."""
+    failed = isinstance(outcome, Raised) and isinstance(settlement, Park)
+    return structs.replace(settlement, aside=True) if failed else settlement
+
+
+def is_out_of_the_way(settlement: Settlement) -> bool:
+    """Whether the next job of the same order key may run."""
+    return isinstance(settlement, Close) or (isinstance(settlement, Park) and settlement.aside)
 
 
 def reclaim(job: Claimed, lane: Lane, *, started: bool, draw: float) -> Settlement:

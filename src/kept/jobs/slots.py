@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
+
+from msgspec import Struct
 
 from kept.jobs.attempt import Attempt
 from kept.jobs.model import Claimed, Outcome, Raised
@@ -19,6 +21,28 @@ BREATH = 0.0002  # seconds a consumer may keep the loop before others get a turn
 ALONE = 0  # the suspect's slot
 
 RunAlone = Callable[[Attempt], Awaitable[Outcome]]
+
+
+class Deaf:
+    """Tasks that were given up and still hold their slots."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        asyncio._unregister_task(task)  # who closes the loop must not wait for it
+
+
+class Run(Struct, eq=False):
+    """Jobs of one order key, for one slot: one after the other, as long as nothing comes between."""
+
+    jobs: deque[Claimed]
+
+    @property
+    def lane(self) -> int:
+        return self.jobs[0].lane
 
 
 @dataclass(slots=True)
@@ -32,10 +56,11 @@ class Slots:
     is_quick: Callable[[int], bool]  # whether attempts of a lane are over in no time
     wake: Callable[[], None]
     running: dict[int, Attempt] = field(default_factory=dict)
-    waiting: deque[tuple[Claimed, float]] = field(default_factory=deque)  # and since when
+    waiting: deque[tuple[Claimed | Run, float]] = field(default_factory=deque)  # and since when
+    _rests: dict[int, deque[Claimed]] = field(default_factory=dict)  # what each slot is to run next, of a run
     _free: list[int] = field(default_factory=list)
     _consumers: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    _deaf: set[asyncio.Task[None]] = field(default_factory=set)  # given up, still holding their slots
+    _deaf: Deaf = field(default_factory=Deaf)
     _alone: asyncio.Task[None] | None = None
     _starting: int = 0  # consumers on their way to their first job
     _breathing: int = 0  # consumers that let others have a turn
@@ -54,18 +79,27 @@ class Slots:
         """Whether a suspect is running."""
         return self._alone is not None
 
-    def add(self, jobs: Iterable[Claimed]) -> None:
+    def add(self, jobs: Iterable[Claimed | Run]) -> None:
         """Jobs to be run as slots come free."""
         now = monotonic()
         self.waiting.extend([(job, now) for job in jobs])
         self._start_consumers()
 
     def take_waiting(self, since: float | None = None) -> list[Claimed]:
-        """Take back what has not started; with *since*, only what waits since before that."""
-        taken = []
+        """Take back what has not started; with *since*, only what waits since before that, or behind such a job."""
+        taken: list[Claimed] = []
         while self.waiting and (since is None or self.waiting[0][1] < since):
-            taken.append(self.waiting.popleft()[0])
+            taken += jobs_of(self.waiting.popleft()[0])
+        for slot, rest in self._rests.items():
+            if since is None or (slot in self.running and self.running[slot].began < since):
+                taken += rest
+                rest.clear()
         return taken
+
+    def claimed(self) -> list[Claimed]:
+        """All that has not started: what waits for a slot, and what waits for the job before it."""
+        waiting = [job for each, _ in self.waiting for job in jobs_of(each)]
+        return waiting + [job for rest in self._rests.values() for job in rest]
 
     def start_alone(self, attempt: Attempt, run: RunAlone) -> None:
         """Run a suspect beside the slots."""
@@ -81,8 +115,6 @@ class Slots:
             task = self._consumers.pop(slot)
         if task is not None:
             self._deaf.add(task)
-            task.add_done_callback(self._deaf.discard)
-            asyncio._unregister_task(task)  # who closes the loop must not wait for it
         return attempt
 
     async def join(self, timeout: float) -> None:
@@ -124,16 +156,23 @@ class Slots:
         self._starting -= 1
         task, running, waiting = self._consumers[slot], self.running, self.waiting
         attempt: Attempt | None = None
+        rest: deque[Claimed] | None = None
         now = monotonic()
         breath = now + BREATH
         try:
-            while waiting and slot in self._consumers:
+            while (rest or waiting) and slot in self._consumers:
                 if now > breath:
                     await self._breathe()
                     now = monotonic()
                     breath = now + BREATH
                     continue
-                attempt = running[slot] = self.begin(waiting.popleft()[0])
+                job = rest.popleft() if rest else waiting.popleft()[0]
+                if isinstance(job, Run):
+                    rest = self._rests[slot] = job.jobs
+                    job = rest.popleft()
+                attempt = running[slot] = self.begin(job)
+                if rest is not None:
+                    attempt.rest = rest
                 outcome = await attempt.run(self.threads, task, now)
                 now = monotonic()
                 self._end(slot, attempt, outcome, now)
@@ -144,6 +183,9 @@ class Slots:
                 outcome = Raised("internal_error", message_of(error), detail=detail_of(error))
                 self._end(slot, attempt, outcome, monotonic())
         finally:
+            if rest:  # a fault of ours: it says nothing against those behind
+                waiting.appendleft((Run(rest), now))
+            self._rests.pop(slot, None)
             self._consumers.pop(slot, None)
             if attempt is None or attempt.leftover is None:
                 self._free_slot(slot)
@@ -184,3 +226,8 @@ class Slots:
                 loop.call_soon_threadsafe(self._free_slot, slot)
 
         thread.add_done_callback(ended)
+
+
+def jobs_of(each: Claimed | Run) -> Collection[Claimed]:
+    """The jobs of a run, or the one there is."""
+    return each.jobs if isinstance(each, Run) else (each,)

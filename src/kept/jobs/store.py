@@ -3,78 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import psycopg
-from msgspec import Struct
 
-from kept.db.connect import Link, Reply, array, numbers
+from kept.db.connect import Link, array
 from kept.db.queries import DEFAULT_SCHEMA, Queries, load
-from kept.jobs.model import DONE, Claimed, Close, Lane, Leave, Note, Park, Settlement
+from kept.jobs.model import Claimed, Lane
+from kept.jobs.rows import (
+    Decision,
+    Ordered,
+    OrderWant,
+    Orphan,
+    Stepped,
+    StepReply,
+    Survey,
+    Want,
+    claim_params,
+    ordered_of,
+    ordered_params,
+    orphan,
+    settle_params,
+    survey_of,
+    unrecordable,
+)
 
-Decision = tuple[Claimed, Settlement]
 Unacceptable = (psycopg.DataError, psycopg.IntegrityError)  # a value the server will refuse again
-
-
-class Want(NamedTuple):
-    """How many jobs of one lane and priority may be claimed, from which id upwards."""
-
-    lane: int
-    priority: int
-    want: int
-    floor: int
-
-
-class Stepped(Struct, frozen=True):
-    """What a step brought: jobs under our lease, and ids whose lease was gone."""
-
-    claimed: list[Claimed]
-    lost: frozenset[int]
-
-    @property
-    def count(self) -> int:
-        return len(self.claimed)
-
-    def read(self) -> Stepped:
-        """There is nothing left to read."""
-        return self
-
-
-class StepReply:
-    """What a step brought, not yet read. *count* jobs were claimed."""
-
-    def __init__(self, reply: Reply, worker: UUID, *, settles: bool = True) -> None:
-        self._reply = reply
-        self._worker = worker
-        self._settles = settles
-        self.count = reply.count - settles
-
-    def read(self) -> Stepped:
-        """Read it, once. The first row of a step that settles tells whose lease was gone."""
-        rows, worker = self._reply.rows(), self._worker
-        told = rows.pop(0)[-1] if self._settles else "{}"
-        lost = frozenset() if told == "{}" else frozenset(map(int, told[1:-1].split(",")))
-        return Stepped([Claimed(*[*row, worker]) for row in rows], lost)
-
-
-class Survey(Struct):
-    """What is there to do besides what the floors tell; times in seconds from now."""
-
-    ready: dict[tuple[int, int], int]  # (lane, priority) -> lowest id nobody has claimed
-    promoted: dict[tuple[int, int], int]
-    due_in: float | None = None
-    suspect_in: float | None = None
-    expired: bool = False
-    newest_lane: int = 0
-    count: int = 0
-
-
-class Orphan(NamedTuple):
-    """A dead worker's job and the numbers of its lane."""
-
-    job: Claimed
-    lane: Lane
 
 
 class Store:
@@ -96,11 +51,11 @@ class Store:
         self, worker: UUID, session: int, decisions: Sequence[Decision], wants: Sequence[Want], most: int
     ) -> StepReply:
         """:meth:`step`, to be read later."""
-        params = _claim_params(worker, session, wants, most)
+        params = claim_params(worker, session, wants, most)
         if not decisions:
             return StepReply(await self.link.ask(self.sql["claim"], params), worker, settles=False)
         try:
-            return StepReply(await self.link.ask(self.sql["step"], params | _settle_params(decisions)), worker)
+            return StepReply(await self.link.ask(self.sql["step"], params | settle_params(decisions)), worker)
         except UnicodeEncodeError as error:  # a lone surrogate: one more value the database does not take
             raise psycopg.DataError(str(error)) from None
 
@@ -111,7 +66,7 @@ class Store:
                 return (await self.step(worker, -1, decisions, (), 0)).lost
         except Unacceptable:
             if len(decisions) == 1:
-                return await self.settle(worker, [_unrecordable(decisions[0])])
+                return await self.settle(worker, [unrecordable(decisions[0])])
             middle = len(decisions) // 2
             first = await self.settle(worker, decisions[:middle])
             return first | await self.settle(worker, decisions[middle:])
@@ -124,10 +79,15 @@ class Store:
         )
         return [Claimed(*[*row, worker]) for row in rows]
 
+    async def claim_ordered(self, worker: UUID, session: int, wants: Sequence[OrderWant], looks: int) -> Ordered:
+        """Claim of ordered lanes: whole keys from their heads on, after a look at up to *looks* keys of each lane."""
+        rows = await self.link.rows(self.sql["claim_ordered"], ordered_params(worker, session, wants, looks))
+        return ordered_of(rows, worker)
+
     async def survey(self, lanes: Sequence[int], *, bottom: bool, most: int) -> Survey:
         """Promote up to *most* due jobs per lane and look around; *bottom* also looks below the floors."""
         rows = await self.link.rows(self.sql["survey"], {"lanes": array(lanes), "bottom": bottom, "most": most})
-        return _survey(rows)
+        return survey_of(rows)
 
     # --- after a lost reply
 
@@ -139,7 +99,7 @@ class Store:
     async def adopt(self, worker: UUID, known: Collection[int]) -> list[Claimed]:
         """Jobs claimed in our name whose claim we never heard the answer of."""
         rows = await self.link.rows(self.sql["adopt"], {"worker": worker, "known": array(list(known))})
-        return [Claimed(*[*row, worker]) for row in rows]
+        return [Claimed(*[*row[:13], worker, row[13]]) for row in rows]
 
     async def settled_by(self, worker: UUID, attempts: Iterable[tuple[int, int]]) -> frozenset[int]:
         """Of (id, attempt) pairs, the ids that history says this worker settled."""
@@ -218,12 +178,12 @@ class Store:
     async def orphans(self, workers: Iterable[UUID]) -> list[Orphan]:
         """The jobs in the names of dead *workers*, locked; those being settled right now are left out."""
         rows = await self.link.rows(self.sql["orphans"], {"workers": array(list(workers))})
-        return [_orphan(row) for row in rows]
+        return [orphan(row) for row in rows]
 
     async def held(self, worker: UUID, ids: Collection[int]) -> list[Orphan]:
         """Of *ids*, the jobs in the name of a dead *worker*, as :meth:`orphans` tells them."""
         rows = await self.link.rows(self.sql["held"], {"worker": worker, "ids": array(list(ids))})
-        return [_orphan(row) for row in rows]
+        return [orphan(row) for row in rows]
 
     async def leave_word(self, worker: UUID, name: str, jobs: int, failed: int, reason: str) -> None:
         """Have a live worker tell that *worker*'s jobs were taken back."""
@@ -262,12 +222,16 @@ class Store:
                 priority=r[4],
                 retry_base=r[5],
                 retry_max=r[6],
+                ordered=r[7],
             )
             for r in rows
         ]
 
     async def declare(self, lanes: Sequence[Lane]) -> tuple[int, int]:
-        """Make or update the lanes of declared tasks (their ids are ignored); (changed, added)."""
+        """Make or update the lanes of declared tasks (their ids are ignored); (changed, added).
+
+        When one becomes ordered, what waits in it stands alone, and workers are told to look at their lanes.
+        """
         rows = await self.link.rows(
             self.sql["declare"],
             {
@@ -277,9 +241,17 @@ class Store:
                 "priorities": array([lane.priority for lane in lanes]),
                 "bases": array([lane.retry_base for lane in lanes]),
                 "maxes": array([lane.retry_max for lane in lanes]),
+                "ordered": array([lane.ordered for lane in lanes]),
             },
         )
+        if rows[0][2]:
+            await self.stand_alone()
+            await self.wake("lanes")
         return int(rows[0][0]), int(rows[0][1])
+
+    async def stand_alone(self) -> int:
+        """Give jobs in ordered lanes that have no order key one of their own; how many there were."""
+        return len(await self.link.rows(self.sql["stand_alone"]))
 
     async def waiting_tasks(self, lanes: Sequence[int]) -> list[tuple[str, str]]:
         """(queue, task) of those *lanes* in which jobs wait."""
@@ -289,99 +261,3 @@ class Store:
     async def turn(self, runner: str, worker: UUID | None, seconds: float) -> bool:
         """Whether it is our turn: once per *seconds* in the whole cluster."""
         return bool(await self.link.rows(self.sql["turn"], {"name": runner, "worker": worker, "seconds": seconds}))
-
-
-def _claim_params(worker: UUID, session: int, wants: Sequence[Want], most: int) -> dict[str, object]:
-    return {
-        "worker": worker,
-        "session": session,
-        "lanes": numbers([want.lane for want in wants]),
-        "priorities": numbers([want.priority for want in wants]),
-        "wants": numbers([want.want for want in wants]),
-        "floors": numbers([want.floor for want in wants]),
-        "most": most,
-    }
-
-
-def _settle_params(decisions: Sequence[Decision]) -> dict[str, object]:
-    """Settlements as arrays, those with details first: arrays of details end where the plain ones begin."""
-    plain: list[Claimed] = []
-    closed: list[tuple[Claimed, Close]] = []
-    parked: list[tuple[Claimed, Park]] = []
-    notes: list[tuple[Claimed, Note]] = []
-    for job, settlement in decisions:
-        if settlement is DONE:
-            plain.append(job)
-            continue
-        match settlement:
-            case Close():
-                closed.append((job, settlement))
-            case Park():
-                parked.append((job, settlement))
-            case Leave():
-                continue
-        if settlement.note is not None:
-            notes.append((job, settlement.note))
-    jobs = [job for job, _ in closed] + plain
-    return {
-        "ids": numbers([job.id for job in jobs]),
-        "attempts": numbers([job.attempt for job in jobs]),
-        "states": array([close.state for _, close in closed]),
-        "codes": array([close.code for _, close in closed]),
-        "reasons": array([close.reason for _, close in closed]),
-        "messages": array([close.message for _, close in closed]),
-        "results": array([close.result for _, close in closed]),
-        "park_ids": array([job.id for job, _ in parked]),
-        "park_attempts": array([job.attempt for job, _ in parked]),
-        "park_delays": array([park.delay for _, park in parked]),
-        "park_charged": array([park.charged for _, park in parked]),
-        "park_suspect": array([park.suspect for _, park in parked]),
-        "note_jobs": array([job.id for job, _ in notes]),
-        "note_attempts": array([job.attempt for job, _ in notes]),
-        "note_events": array([note.event for _, note in notes]),
-        "note_codes": array([note.code for _, note in notes]),
-        "note_messages": array([note.message for _, note in notes]),
-        "note_details": array([note.detail for _, note in notes]),
-    }
-
-
-def _unrecordable(decision: Decision) -> Decision:
-    """The same job, failed, with nothing of what the database would not take."""
-    job, settlement = decision
-    code = settlement.code if isinstance(settlement, Close) else None
-    if code == "unrecordable":
-        raise ValueError(f"job {job.id}: even the plainest record was refused")
-    return job, Close("failed", "unrecordable", "fatal", "the database refused the record of this attempt")
-
-
-def _survey(rows: Iterable[Sequence[Any]]) -> Survey:
-    seen = Survey(ready={}, promoted={})
-    for what, lane, priority, id, seconds in rows:
-        match what:
-            case "ready":
-                seen.ready[lane, priority] = id
-            case "promoted":
-                seen.promoted[lane, priority] = id
-                seen.count += int(seconds)
-            case "due":
-                seen.due_in = seconds if seen.due_in is None else min(seen.due_in, seconds)
-            case "suspect":
-                seen.suspect_in = seconds if seen.suspect_in is None else min(seen.suspect_in, seconds)
-            case "expired":
-                seen.expired = True
-            case "lanes":
-                seen.newest_lane = id or 0
-    return seen
-
-
-def _orphan(row: Sequence[Any]) -> Orphan:
-    lane = Lane(
-        id=row[1],
-        queue=row[14],
-        task=row[15],
-        max_attempts=row[16],
-        priority=row[17],
-        retry_base=row[18],
-        retry_max=row[19],
-    )
-    return Orphan(Claimed(*row[:14]), lane)

@@ -8,7 +8,7 @@ import random
 from time import monotonic
 
 from kept.jobs.lanes import LaneBook
-from kept.jobs.store import Survey
+from kept.jobs.rows import Survey
 from kept.worker import pacing
 from kept.worker.pacing import Pacing
 

@@ -25,6 +25,7 @@ from kept.config import Settings
 from kept.db.queries import load as load_queries
 from kept.errors import Error
 from kept.jobs.attempt import AGAIN_AFTER, Attempt
+from kept.jobs.batches import attempt_at
 from kept.jobs.context import Terms
 from kept.jobs.model import Claimed, Deferred, Died, Lane, Outcome
 from kept.jobs.registry import Registry
@@ -268,7 +269,7 @@ async def _outcome(registry: Registry, hello: Hello, order: Order, threads: Thre
         why = f"the process to run this job alone does not know the task {order.lane.task!r}"
         return Deferred(AGAIN_AFTER, why)
     terms = Terms(order.lane, declaration.timeout, load_queries("kept.jobs", hello.schema), hello.limit)
-    return await Attempt(order.job, declaration, terms).run(threads, asyncio.current_task(), monotonic())
+    return await attempt_at(order.job, declaration, terms).run(threads, asyncio.current_task(), monotonic())
 
 
 def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:

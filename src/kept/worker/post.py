@@ -20,7 +20,9 @@ from kept.jobs.lanes import LaneBook
 from kept.jobs.model import Lane, LostLease, Outcome
 from kept.jobs.reclaim import hand_back
 from kept.jobs.registry import Registry
-from kept.jobs.runner import Identity, JobsRunner, Options
+from kept.jobs.runner import JobsRunner
+from kept.jobs.running import Options
+from kept.jobs.settling import Identity
 from kept.jobs.store import Store
 from kept.outbox.subscriptions import Registered, Subscriptions, register
 from kept.outbox.types import EventTypes
@@ -202,7 +204,7 @@ class Post:
             name=self.name,
             queues=settings.queues,
             concurrency=settings.concurrency,
-            batch=settings.batch,
+            batch=settings.batch + sum(each.batch * each.concurrency for each in self.plan.registry if each.batch > 1),
             declared=self.plan.registry.digests(),
             seconds=settings.lease.total_seconds(),
             renew=settings.renew.total_seconds(),

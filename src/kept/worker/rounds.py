@@ -9,7 +9,7 @@ from time import monotonic
 from kept.archive.rules import Retention
 from kept.archive.runner import upkeep
 from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired, take_word
-from kept.jobs.store import Survey
+from kept.jobs.rows import Survey
 from kept.worker import pacing
 from kept.worker.alarm import LONG_AGO, Alarm
 from kept.worker.listener import Listener
@@ -191,6 +191,7 @@ class Rounds:
         await upkeep(self.post.link.conn, settings.schema, keep)
         for each in await reclaim_abandoned(self.post.store):
             self.post.signals.report(each.signal())
+        await self.post.store.stand_alone()
         return 0
 
     # --- jobs
@@ -201,7 +202,7 @@ class Rounds:
         cheap = pacing.BOTTOM_COST * self._bottom_cost < pacing.BOTTOM_EVERY
         hinted = self.alarm.take_hints(self.post.book, deep=cheap)
         runner = self.post.runner
-        waits = runner.has_settlements or runner.stale_at is not None
+        waits = runner.has_settlements or runner.stale_at is not None or runner.looking
         if self.alarm.resting and self._looked_below and not hinted and not waits:
             return took  # the survey has just looked, and there was nothing
         claimed = await runner.step()

@@ -154,14 +154,12 @@ begin
   end if;
 
   -- Jobs of one aggregate get their ids in the order of commits: whoever comes second waits here, before it draws any.
-  perform kept.lock_order(o.lane, o.key)
-     from (select distinct l.id as lane, e.aggregate_type || '/' || e.aggregate_id as key
-             from unnest(ids, held, types, aggregate_types, aggregate_ids)
-                  e(id, event, type, aggregate_type, aggregate_id)
-             join kept.route r on r.type = e.type
-             join kept.lane l on l.id = r.lane and l.ordered
-            where e.id = e.event and e.aggregate_id is not null
-            order by 1, 2) o;
+  perform kept.lock_orders(array_agg(l.id), array_agg(e.aggregate_type || '/' || e.aggregate_id))
+     from unnest(ids, held, types, aggregate_types, aggregate_ids) e(id, event, type, aggregate_type, aggregate_id)
+     join kept.route r on r.type = e.type
+     join kept.lane l on l.id = r.lane and l.ordered
+    where e.id = e.event and e.aggregate_id is not null
+   having count(*) > 0;
 
   with fresh as (
     select g.ord, g.id, g.type, g.version, coalesce(g.given_at, now_) as occurred_at, g.actor, g.aggregate_type,
