@@ -178,7 +178,7 @@ async def test_a_subject_that_we_may_not_publish_to_is_named_at_once(tmp_path: P
         assert "secret.x" in answers[1].message.lower()
 
 
-@pytest.mark.parametrize("topic", ["", "a b", "a..b", ".a", "a.", "a.*", "a.>", "a\tb", "é" * 501, "{type} x"])
+@pytest.mark.parametrize("topic", ["", "a b", "a..b", ".a", "a.", "a.*", "a.>", "a\tb", "é" * 501, "$JS.API.x", "{type} x"])
 def test_what_is_no_subject_is_refused(topic: str) -> None:
     with pytest.raises(Refused) as refused:
         NatsSink(topic=topic)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from kept.errors import Refused
 from kept.outbox.sink import HELD, PUBLISHED, Rejected, Unreachable
 from kept.outbox.sinks.redis import RedisStreamSink
 from servers import Valkey, message, messages, running
+from support import aeventually
 
 
 @pytest.fixture
@@ -72,6 +75,25 @@ async def test_a_server_that_takes_nothing_is_no_message_s_fault(server: Valkey,
     await sink.close()
     assert {type(answer) for answer in answers} == {Unreachable}
     assert {answer.code for answer in answers} == {code}
+
+
+async def test_the_client_does_not_send_a_lost_pipeline_again_by_itself(server: Valkey) -> None:
+    sink = server.sink()
+    assert await sink.ping() is None
+    async with Redis.from_url(server.url) as other:
+        await other.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        publishing = asyncio.create_task(sink.publish(messages(range(3), topic="events"), ordered=False))
+        await aeventually(lambda: is_any_blocked(other))
+        await other.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        answers = await publishing
+        await other.execute_command("CLIENT", "UNPAUSE")
+        assert {answer.code for answer in answers} == {"unreachable"}
+        assert await other.xlen("events") == 0
+    await sink.close()
+
+
+async def is_any_blocked(client: Redis) -> bool:
+    return any("b" in each["flags"] for each in await client.client_list())
 
 
 async def test_a_value_that_the_server_would_break_the_connection_over_is_not_sent(server: Valkey) -> None:

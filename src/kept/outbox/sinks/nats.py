@@ -31,7 +31,8 @@ except ImportError:
     raise missing("nats-py", extra="nats") from None
 
 _PART = r"[^\s.*>\x00-\x1f\x7f]+"
-_SUBJECT = re.compile(rf"(?=.{{1,500}}\Z){_PART}(?:\.{_PART})*")  # a command's line has 4096 bytes, and more is on it
+# What begins with a dollar sign is the server's own. A command's line has 4096 bytes, and more than this is on it.
+_SUBJECT = re.compile(rf"(?!\$)(?=.{{1,500}}\Z){_PART}(?:\.{_PART})*")
 _STREAM = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
 _SCHEMES = ("nats", "tls", "ws", "wss")
 _HEADER_FRAME = len("NATS/1.0\r\n\r\n")
@@ -79,7 +80,7 @@ class NatsSink(ConnectedSink[NatsLink]):
         if not _SUBJECT.fullmatch(topic):
             raise Refused(
                 f"topic: {topic[:80]!r} is not a NATS subject: tokens with dots between them, without spaces, '*' and "
-                "'>', at most 500 characters",
+                "'>', not beginning with '$', at most 500 characters",
                 field="topic",
             )
 
@@ -175,7 +176,8 @@ class NatsSink(ConnectedSink[NatsLink]):
         return PUBLISHED
 
     def _no_stream(self, topic: str) -> Unreachable:
-        command = f"nats stream add {self._stream or 'EVENTS'} --subjects '{topic.partition('.')[0]}.>'"
+        first, dot, _ = topic.partition(".")
+        command = f"nats stream add {self._stream or 'EVENTS'} --subjects '{first}{dot and '.>'}'"
         return Unreachable(
             "no_stream",
             f"no stream of NATS at {self.where} takes {topic!r}: create one ({command}), or pass stream= and "
@@ -227,8 +229,8 @@ def _address(server: str) -> str:
     """Host and port of *server*, without what must not be shown."""
     with suppress(ValueError):  # a port that is no number
         parts = urlsplit(server)
-        if parts.scheme in _SCHEMES and parts.hostname:
-            return f"{parts.hostname}:{parts.port or 4222}"
+        if parts.scheme in _SCHEMES and parts.hostname and (parts.port or 4222):
+            return parts.netloc.rpartition("@")[2]
     raise Refused("url: write it like nats://user:password@host:4222, or with tls://, ws://, wss://", field="url")
 
 

@@ -157,6 +157,6 @@ def _address(url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme == "unix" and parts.path:
             return parts.path
-        if parts.scheme in _SCHEMES and parts.hostname:
-            return f"{parts.hostname}:{parts.port or 6379}{parts.path}"
+        if parts.scheme in _SCHEMES and parts.hostname and (parts.port or 6379):
+            return f"{parts.netloc.rpartition('@')[2]}{parts.path}"
     raise Refused("url: write it like redis://user:password@host:6379/0, or with rediss:// or unix://", field="url")
