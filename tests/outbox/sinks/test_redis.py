@@ -132,7 +132,9 @@ async def test_wrong_credentials_are_told_without_showing_them(tmp_path: Path) -
             await sink.close()
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:6379", "http://x", "redis://", "redis://h:port"])
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:6379", "http://x", "redis://", "redis://h:port", "redis://[::1", "unix://"]
+)
 def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(Refused, match="redis://user:password@host:6379/0") as refused:
         RedisStreamSink(url)

@@ -9,7 +9,6 @@ import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -19,7 +18,7 @@ from kept.errors import Refused
 from kept.outbox.sink import PUBLISHED, Answer, Message, Rejected, Unreachable
 from kept.outbox.sinks.connected import GRACE, ConnectedSink
 from kept.outbox.sinks.nats_link import Flight, NatsLink
-from kept.outbox.sinks.parts import bad_topic, missing, portions, said, too_large
+from kept.outbox.sinks.parts import address, bad_topic, missing, portions, said, too_large
 from kept.showable import clean
 
 try:
@@ -226,12 +225,10 @@ def _judge(complaint: _Complaint) -> Answer:
 
 
 def _address(server: str) -> str:
-    """Host and port of *server*, without what must not be shown."""
-    with suppress(ValueError):  # a port that is no number
-        parts = urlsplit(server)
-        if parts.scheme in _SCHEMES and parts.hostname and (parts.port or 4222):
-            return parts.netloc.rpartition("@")[2]
-    raise Refused("url: write it like nats://user:password@host:4222, or with tls://, ws://, wss://", field="url")
+    found = address(server, _SCHEMES)
+    if found is None:
+        raise Refused("url: write it like nats://user:password@host:4222, or with tls://, ws://, wss://", field="url")
+    return found
 
 
 def _checked(stream: str | None, *, needed: bool) -> str | None:

@@ -1,8 +1,9 @@
-"""What sinks share: the missing library, the time limit, errors told without secrets, portions of a bearable size."""
+"""What sinks share: the missing library, time limits, addresses and errors without secrets, bearable portions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 from kept.durations import Duration, duration
 from kept.errors import Misconfigured, Refused
@@ -24,6 +25,16 @@ def limit(timeout: Duration) -> float:
     if seconds <= 0:
         raise Refused("timeout: must be longer than nothing", field="timeout")
     return seconds
+
+
+def address(url: str, schemes: Sequence[str]) -> str | None:
+    """Host and port of *url* as they are written, without what must not be shown; None if it is no such URL."""
+    try:
+        parts = urlsplit(url)
+        fit = parts.scheme in schemes and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number
+        return None
+    return parts.netloc.rpartition("@")[2] if fit else None
 
 
 def said(error: object) -> str:

@@ -10,7 +10,7 @@ from kept.durations import Duration
 from kept.errors import Refused
 from kept.outbox.sink import PUBLISHED, Answer, Message, Rejected, Unreachable
 from kept.outbox.sinks.connected import ConnectedSink
-from kept.outbox.sinks.parts import missing, portions, said, too_large
+from kept.outbox.sinks.parts import address, missing, portions, said, too_large
 
 try:
     from redis.asyncio import Redis
@@ -28,7 +28,7 @@ try:
 except ImportError:
     raise missing("redis", extra="redis") from None
 
-_SCHEMES = ("redis", "rediss", "unix")
+_SCHEMES = ("redis", "rediss")
 _LARGEST = 512 * 1024 * 1024  # bytes of one value, unless the server was told otherwise
 _LARGEST_SETTING = "proto-max-bulk-len"
 _BODY = "body"
@@ -152,11 +152,7 @@ def _unfit(message: Message, most: int) -> Rejected | None:
 
 
 def _address(url: str) -> str:
-    """Host, port and database of *url*, or the socket's path, without what must not be shown."""
-    with suppress(ValueError):  # a port that is no number
-        parts = urlsplit(url)
-        if parts.scheme == "unix" and parts.path:
-            return parts.path
-        if parts.scheme in _SCHEMES and parts.hostname and (parts.port or 6379):
-            return f"{parts.netloc.rpartition('@')[2]}{parts.path}"
-    raise Refused("url: write it like redis://user:password@host:6379/0, or with rediss:// or unix://", field="url")
+    found = urlsplit(url).path if url.startswith("unix://") else address(url, _SCHEMES)
+    if not found:
+        raise Refused("url: write it like redis://user:password@host:6379/0, or with rediss:// or unix://", field="url")
+    return found
