@@ -76,7 +76,10 @@ class Server:
         self.process.stdout.close()
 
     def freeze(self) -> None:
+        """Stop it where it stands; returns when no thread of it moves any more."""
         self._signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.process.pid}/task")
+        eventually(lambda: {state_of(each) for each in threads.iterdir()} == {"T"}, what="every thread to stand still")
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
@@ -247,6 +250,11 @@ class KafkaCluster(Server):
     def _listens(self) -> bool:
         self.port = json.loads(self.process.stdout.readline())["port"]
         return True
+
+
+def state_of(thread: Path) -> str:
+    """One letter, as the kernel says it; the thread's name before it may hold anything."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def free_port() -> int:

@@ -25,10 +25,6 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def codes(answers: list[Answer]) -> set[str]:
-    return {answer.code for answer in answers if answer != PUBLISHED}
-
-
 async def test_what_is_published_is_what_a_consumer_reads(broker) -> None:
     sink = broker.sink()
     sent = messages(range(3), topic=broker.topic, keys=3)
@@ -102,9 +98,8 @@ async def test_a_frozen_broker_is_unreachable_within_the_timeout(broker) -> None
     for sent in (messages(range(10), topic=broker.topic), large):
         started = time.monotonic()
         answers = await sink.publish(sent, ordered=False)
-        assert codes(answers) == {"timeout"}
-        assert len(answers) == 10
-        assert broker.sink().broker in answers[0].message
+        assert [answer.code for answer in answers] == ["timeout"] * 10
+        assert sink.broker in answers[0].message
         assert time.monotonic() - started < 3  # with the time to close a connection that nobody reads from
     unwell = await sink.ping()
     assert isinstance(unwell, Unreachable)
