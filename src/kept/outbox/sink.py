@@ -61,7 +61,7 @@ class Gone(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """Not sent, because an earlier message of its key was not published: it goes back uncharged."""
+    """Not sent, because an earlier message of its key was not published or time ran out: it goes back uncharged."""
 
 
 Answer = Published | Rejected | Unreachable | Gone | Held
@@ -100,9 +100,6 @@ class Sink(ABC):
     async def in_order(self, messages: Sequence[Message]) -> list[Answer]:
         """Keys side by side; within one, each only after the one before was acknowledged."""
         answers: list[Answer] = [HELD] * len(messages)
-        runs: dict[str, list[int]] = {}
-        for place, message in enumerate(messages):
-            runs.setdefault(message.key or f"#{place}", []).append(place)
 
         async def send_run(places: list[int]) -> None:
             for place in places:
@@ -110,7 +107,26 @@ class Sink(ABC):
                 if answers[place] != PUBLISHED:
                     return
 
-        await asyncio.gather(*map(send_run, runs.values()))
+        await asyncio.gather(*map(send_run, runs(messages)))
+        return answers
+
+    async def in_waves(self, messages: Sequence[Message], *, within: float) -> list[Answer]:
+        """Like :meth:`in_order`, for a sink whose :meth:`publish` sends many at once: the first of every key, then the
+        second of those whose first was acknowledged, and so on.
+
+        No wave begins when the broker is away, or after *within* seconds: what is left is held.
+        """
+        answers: list[Answer] = [HELD] * len(messages)
+        left = [iter(run) for run in runs(messages)]
+        clock = asyncio.get_running_loop().time
+        end = clock() + within
+        while wave := [(place, run) for run in left if (place := next(run, None)) is not None]:
+            given = await self.publish([messages[place] for place, _ in wave], ordered=False)
+            for (place, _), answer in zip(wave, given, strict=True):
+                answers[place] = answer
+            left = [run for (_, run), answer in zip(wave, given, strict=True) if answer == PUBLISHED]
+            if clock() > end or any(isinstance(answer, Unreachable) for answer in given):
+                break
         return answers
 
     @abstractmethod
@@ -124,6 +140,14 @@ class Sink(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Let go of the connection; a sink that is used again opens another."""
+
+
+def runs(messages: Sequence[Message]) -> list[list[int]]:
+    """The places of *messages*, those of one key together and in order; without a key each is by itself."""
+    found: dict[str | int, list[int]] = {}
+    for place, message in enumerate(messages):
+        found.setdefault(place if message.key is None else message.key, []).append(place)
+    return list(found.values())
 
 
 class Topics:
