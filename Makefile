@@ -3,7 +3,7 @@ PY ?= python3
 BIN := .venv/bin
 PG15 ?= /usr/lib/postgresql/15/bin
 
-.PHONY: help demo test check check-rest venv lint types imports test-debian test-slow test-15 bench-peers lock clean
+.PHONY: help demo test check check-rest venv lint types imports test-debian test-slow storm test-15 bench-peers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
@@ -31,6 +31,9 @@ imports: .venv/.dev ## import-linter
 
 test-debian: .venv/.dev ## tests that need Debian packages (pgbouncer, libfaketime)
 	$(BIN)/python -m pytest -q -m "debian and not slow"
+
+storm: .venv/.dev ## 50,000 events while worker, broker and database are killed at random (EVENTS= SEED=)
+	@$(BIN)/python tests/storm.py $(if $(EVENTS),--events $(EVENTS)) $(if $(SEED),--seed $(SEED))
 
 test-slow: .venv/.dev ## tests that take minutes
 	$(BIN)/python -m pytest -q -m slow

@@ -120,8 +120,10 @@ class Declaring(Events):
         )
         policy = retry or Retry(max_attempts=self.settings.sink_attempts, delay="1s", max_delay="10m")
         batch = self.settings.sink_batch or to.batch
-        declared = self._declare(publisher, called, (), queue, policy, timeout, priority, ordered=ordered, batch=batch)
-        self.subscriptions.add(Subscription(declared.name, wanted, declared.queue, to))
+        declared = self._declare(
+            publisher.publish, called, (), queue, policy, timeout, priority, ordered=ordered, batch=batch
+        )
+        self.subscriptions.add(Subscription(declared.name, wanted, declared.queue, publisher))
 
     def _declare(
         self,

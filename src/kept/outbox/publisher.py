@@ -75,7 +75,7 @@ class Publisher:
         self._signals = signals
         self._noted_at = float("-inf")
 
-    async def __call__(self, jobs: Sequence[Claimed]) -> list[Outcome]:
+    async def publish(self, jobs: Sequence[Claimed]) -> list[Outcome]:
         """Publish the events of *jobs*; those the broker does not acknowledge are tried again."""
         began = monotonic()
         made = [self._message(job) for job in jobs]

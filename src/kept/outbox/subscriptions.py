@@ -10,6 +10,7 @@ from kept.db.connect import array
 from kept.db.queries import Queries
 from kept.db.tx import Steps
 from kept.errors import Refused
+from kept.outbox.publisher import Publisher
 from kept.outbox.sink import Sink
 from kept.outbox.types import EventTypes
 
@@ -23,7 +24,11 @@ class Subscription:
     name: str
     patterns: tuple[str, ...]
     queue: str
-    sink: Sink | None = None
+    publisher: Publisher | None = None  # if it publishes to a sink
+
+    @property
+    def sink(self) -> Sink | None:
+        return None if self.publisher is None else self.publisher.sink
 
 
 class Subscriptions:

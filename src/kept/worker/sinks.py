@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import cycle
 
-from kept.jobs.declaration import Declaration
-from kept.outbox.publisher import Publisher
+from kept.outbox.subscriptions import Subscription
 
 ASK_EVERY = 10.0  # seconds between questions to one broker
 PATIENCE = 5.0  # seconds to let go of all
@@ -17,13 +16,9 @@ PATIENCE = 5.0  # seconds to let go of all
 class SinkWatch:
     """Knows which brokers do not answer."""
 
-    def __init__(self, declarations: Iterable[Declaration], queues: Iterable[str] | None) -> None:
-        served = None if queues is None else frozenset(queues)
-        self._publishers = [
-            each.handler
-            for each in declarations
-            if isinstance(each.handler, Publisher) and (served is None or each.queue in served)
-        ]
+    def __init__(self, subscriptions: Iterable[Subscription], queues: Collection[str] | None) -> None:
+        served = [each for each in subscriptions if queues is None or each.queue in queues]
+        self._publishers = [each.publisher for each in served if each.publisher is not None]
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

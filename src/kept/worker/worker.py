@@ -49,7 +49,7 @@ class Worker:
         self._post = Post(plan, signals, self.name, self._alarm.ring)
         self._rounds = Rounds(self._post, self._alarm)
         self._tick = self._rounds.tick()
-        self._sinks = SinkWatch(plan.registry, plan.settings.queues)
+        self._sinks = SinkWatch(plan.subscriptions, plan.settings.queues)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._hurried = False
