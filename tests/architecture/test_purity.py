@@ -20,6 +20,8 @@ NAMED = [
     "kept.jobs.payload",
     "kept.jobs.retry",
     "kept.jobs.text",
+    "kept.outbox.addresses",
+    "kept.outbox.target",
     "kept.worker.pacing",
 ]
 PURE = sorted(
