@@ -89,7 +89,7 @@ class Endpoint:
             pass
         finally:
             writer.transport.abort()
-            with suppress(Exception):
+            with suppress(Exception, asyncio.CancelledError):
                 await writer.wait_closed()
             self._tasks.discard(task)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+from kept.durations import Duration, duration
 from kept.errors import Misconfigured, Refused
 from kept.jobs.payload import check_name
 
@@ -170,6 +171,14 @@ def sample(template: str) -> str:
             "{aggregate_id}",
             field="topic",
         ) from None
+
+
+def limit(timeout: Duration) -> float:
+    """*timeout* in seconds; a call without any time would never succeed."""
+    seconds = duration(timeout, field="timeout").total_seconds()
+    if seconds <= 0:
+        raise Refused("timeout: must be longer than nothing", field="timeout")
+    return seconds
 
 
 def missing(library: str, *, extra: str) -> Misconfigured:

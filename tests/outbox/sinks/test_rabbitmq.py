@@ -275,6 +275,7 @@ async def depth(node: Rabbit, name: str) -> int:
         ("amqp://localhost", {"exchange": "x" * 256}),
         ("amqp://localhost", {"name": "two words"}),
         ("amqp://localhost", {"timeout": "soon"}),
+        ("amqp://localhost", {"timeout": "0s"}),
     ],
 )
 def test_what_no_broker_would_take_is_refused(url: str, options: dict[str, object]) -> None:

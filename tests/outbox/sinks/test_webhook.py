@@ -33,6 +33,16 @@ def to(endpoint: Endpoint, path: str = "/hooks", **options: object) -> WebhookSi
     return WebhookSink(endpoint.url(path), **options)
 
 
+async def answer_to(handler: Handler) -> object:
+    """What an endpoint that behaves so makes of an event."""
+    async with Endpoint() as endpoint:
+        endpoint.handler = handler
+        sink = to(endpoint)
+        answer = await sink.send(message(endpoint.url()))
+        await sink.close()
+        return answer
+
+
 class Resolver:
     """Answers for names ending in ``.test``: one list of addresses for each time it is asked, the last one for ever."""
 
@@ -213,22 +223,14 @@ def test_every_status_has_an_answer(status: int) -> None:
     ],
 )
 async def test_an_endpoint_may_ask_to_wait_but_not_for_ever(header: str, least: float, most: float) -> None:
-    async with Endpoint() as endpoint:
-        endpoint.handler = answering(429, retry_after=header)
-        sink = to(endpoint)
-        answer = await sink.send(message(endpoint.url()))
-        await sink.close()
+    answer = await answer_to(answering(429, retry_after=header))
     assert isinstance(answer, Unreachable)
     assert least <= answer.after <= most
 
 
 @pytest.mark.parametrize("header", ["soon", "-5", "Tue, 99 Foo 2026 00:00:00 GMT", "1e3"])
 async def test_a_wait_that_cannot_be_read_is_none(header: str) -> None:
-    async with Endpoint() as endpoint:
-        endpoint.handler = answering(503, retry_after=header)
-        sink = to(endpoint)
-        answer = await sink.send(message(endpoint.url()))
-        await sink.close()
+    answer = await answer_to(answering(503, retry_after=header))
     assert isinstance(answer, Unreachable)
     assert answer.after is None
 
@@ -366,11 +368,7 @@ async def test_of_a_flood_only_the_beginning_is_read() -> None:
             await writer.drain()
             written += 65536
 
-    async with Endpoint() as endpoint:
-        endpoint.handler = flood
-        sink = to(endpoint)
-        assert await sink.send(message(endpoint.url())) == PUBLISHED
-        await sink.close()
+    assert await answer_to(flood) == PUBLISHED
     assert written < 16 * 1024 * 1024, "more than the buffers between us hold"
 
 
@@ -380,11 +378,7 @@ async def test_what_is_not_http_is_an_answer_too(said: bytes) -> None:
         writer.write(said)
         raise ConnectionResetError
 
-    async with Endpoint() as endpoint:
-        endpoint.handler = speak
-        sink = to(endpoint)
-        assert kinds([await sink.send(message(endpoint.url()))]) == ["Unreachable:disconnected"]
-        await sink.close()
+    assert kinds([await answer_to(speak)]) == ["Unreachable:disconnected"]
 
 
 # --- where events may go

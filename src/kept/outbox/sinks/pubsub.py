@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from kept.durations import Duration, duration
+from kept.durations import Duration
 from kept.errors import Refused
 from kept.jobs.text import message_of
-from kept.outbox.sink import HELD, PUBLISHED, Answer, Message, Rejected, Sink, Unreachable, missing
+from kept.outbox.sink import HELD, PUBLISHED, Answer, Message, Rejected, Sink, Unreachable, limit, missing
 
 try:
     import google.auth
@@ -67,7 +67,7 @@ class PubSubSink(Sink):
         self._credentials = credentials
         self._endpoint = endpoint
         self._emulator = emulator or os.environ.get("PUBSUB_EMULATOR_HOST")
-        self._timeout = duration(timeout, field="timeout").total_seconds()
+        self._timeout = limit(timeout)
         self._client: PublisherAsyncClient | None = None
         self._lock = asyncio.Lock()
         super().__init__(name=name, topic=topic, topics=topics)

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from kept.durations import Duration, duration
+from kept.durations import Duration
 from kept.errors import Refused
 from kept.jobs.text import message_of
-from kept.outbox.sink import PUBLISHED, Answer, Message, Rejected, Sink, Unreachable, missing
+from kept.outbox.sink import PUBLISHED, Answer, Message, Rejected, Sink, Unreachable, limit, missing
 
 try:
     import aiormq  # beneath aio-pika, whose own layer answers nothing we ask
@@ -52,7 +52,7 @@ class RabbitSink(Sink):
     ) -> None:
         self._url, self._where = url, _where(url)
         self._exchange = _short(exchange, field="exchange")
-        self._timeout = duration(timeout, field="timeout").total_seconds()
+        self._timeout = limit(timeout)
         self._largest: int | None = None  # what the broker takes, once it said so
         self._forget()
         self._closing: set[asyncio.Task[None]] = set()

@@ -12,12 +12,12 @@ from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
 from urllib.parse import quote
 
-from kept.durations import Duration, duration
+from kept.durations import Duration
 from kept.errors import Refused
 from kept.jobs.text import code_of, message_of
 from kept.outbox.addresses import Allowed
 from kept.outbox.signature import keys_of, sign
-from kept.outbox.sink import PUBLISHED, Answer, Gone, Message, Rejected, Sink, Unreachable, missing
+from kept.outbox.sink import PUBLISHED, Answer, Gone, Message, Rejected, Sink, Unreachable, limit, missing
 from kept.outbox.target import Target, take_apart, template_of
 
 try:
@@ -61,7 +61,7 @@ class WebhookSink(Sink):
         if connections < 1:
             raise Refused("connections: must be at least 1", field="connections")
         self._keys = keys_of(secret)
-        self._timeout = duration(timeout, field="timeout").total_seconds()
+        self._timeout = limit(timeout)
         self._allowed = Allowed(allow_private)
         self._schemes = ("https", "http") if allow_http else ("https",)
         self._connections = connections
