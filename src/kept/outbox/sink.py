@@ -54,18 +54,18 @@ class Unreachable(Struct, frozen=True):
     after: float | None = None  # seconds, if the broker says so
 
 
-class Held(Struct, frozen=True):
-    """Not sent, because an earlier message of its key was not published: it goes back uncharged."""
-
-
 class Gone(Struct, frozen=True):
-    """The receiver wants nothing any more: nobody is charged, and the sink is disabled until it is enabled again."""
+    """The receiver says that it is gone for good: the sink is disabled until somebody enables it again."""
 
     code: str
     message: str
 
 
-Answer = Published | Rejected | Unreachable | Held | Gone
+class Held(Struct, frozen=True):
+    """Not sent, because an earlier message of its key was not published: it goes back uncharged."""
+
+
+Answer = Published | Rejected | Unreachable | Gone | Held
 PUBLISHED = Published()
 HELD = Held()
 
