@@ -22,6 +22,8 @@ NAMED = [
     "kept.jobs.retry",
     "kept.jobs.text",
     "kept.outbox.model",
+    "kept.outbox.addresses",
+    "kept.outbox.target",
     "kept.worker.pacing",
 ]
 PURE = sorted(

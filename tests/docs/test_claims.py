@@ -21,7 +21,10 @@ from pages import PAGES, ROOT, blocks
 SOURCE = ROOT / "src" / "kept"
 DOCS = ROOT / "docs"
 # Pages whose blocks other tests run.
-FOLLOWED = {ROOT / "README.md", DOCS / "tutorial.md", DOCS / "tasks.md", DOCS / "operations.md", DOCS / "inbox.md"}
+FOLLOWED = {
+    ROOT / "README.md",
+    *(DOCS / name for name in ("tutorial.md", "tasks.md", "operations.md", "inbox.md", "sinks/webhooks.md")),
+}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -82,7 +82,7 @@ class Sink(ABC):
 
     def __init__(self, *, name: str | None, topic: str, topics: Mapping[str, str] | None = None) -> None:
         self.name = check_name(name or self.kind, what="sink", most=MOST_NAME)
-        self.topics = Topics(topic, topics or {})
+        self.topics = Topics(topic, topics or {}, self.fit)
         for each in self.topics.templates:
             self.check_topic(sample(each))
 
@@ -90,6 +90,18 @@ class Sink(ABC):
         """Raise :class:`Refused` if no broker of this kind would take *topic*."""
         if not topic:
             raise Refused("topic: must not be empty", field="topic")
+
+    def fit(self, value: str) -> str:
+        """*value* as it may stand in a topic."""
+        return value
+
+    def misfit(self, message: Message) -> Rejected | None:
+        """What is wrong with the topic of *message*, which may hold anything an aggregate is called."""
+        try:
+            self.check_topic(message.topic)
+        except Refused as refused:
+            return Rejected("bad_topic", str(refused), retryable=False)
+        return None
 
     async def publish(self, messages: Sequence[Message], *, ordered: bool) -> list[Answer]:
         """An answer for each message, in order; *ordered*: those of one key one after the other."""
@@ -153,7 +165,8 @@ def runs(messages: Sequence[Message]) -> list[list[int]]:
 class Topics:
     """Which topic an event goes to: the rule for its very type, else the longest pattern, else the default."""
 
-    def __init__(self, default: str, rules: Mapping[str, str]) -> None:
+    def __init__(self, default: str, rules: Mapping[str, str], fit: Callable[[str], str] = str) -> None:
+        self._fit = fit
         self.templates = (default, *rules.values())
         for template in self.templates:
             sample(template)
@@ -167,7 +180,8 @@ class Topics:
         found = self._exact.get(type)
         if found is None:
             found = next((topic for start, topic in self._patterns if type.startswith(start)), self._default)
-        return found.format(type=type, aggregate_type=aggregate_type or "none", aggregate_id=aggregate_id or "none")
+        type, kind, id = map(self._fit, (type, aggregate_type or "none", aggregate_id or "none"))
+        return found.format(type=type, aggregate_type=kind, aggregate_id=id)
 
 
 def sample(template: str) -> str:

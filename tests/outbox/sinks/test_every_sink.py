@@ -163,5 +163,5 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(library: s
     module = library.removeprefix("confluent_")
     program = f"import sys; sys.modules[{library!r}] = None; import kept.outbox.sinks.{module}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert f"pip install 'kept[{module}]'" in ended.stderr.splitlines()[-1]
+    assert f'pip install "kept[{module}]"' in ended.stderr.splitlines()[-1]
     assert "Misconfigured" in ended.stderr.splitlines()[-1]

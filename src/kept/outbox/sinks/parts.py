@@ -16,7 +16,7 @@ MOST_SAID = 500
 
 def missing(library: str, *, extra: str) -> Misconfigured:
     """The error for a sink whose client library is not installed."""
-    return Misconfigured(f"the sink needs the library {library}: pip install 'kept[{extra}]'")
+    return Misconfigured(f'{library} is not installed; this sink needs it: pip install "kept[{extra}]"')
 
 
 def limit(timeout: Duration) -> float:
