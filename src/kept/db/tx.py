@@ -36,12 +36,12 @@ AsyncConnection = psycopg.AsyncConnection[Any]
 
 def sync_tx(tx: object) -> SyncConnection:
     """*tx* as a sync connection with a usable transaction, or :class:`Refused` with the reason."""
+    if isinstance(tx, psycopg.Connection):
+        _check_state(tx)
+        return tx
     if isinstance(tx, psycopg.AsyncConnection):
         raise Refused("tx: this is an async connection; call aenqueue (await …) with it", field="tx")
-    if not isinstance(tx, psycopg.Connection):
-        raise _foreign(tx)
-    _check_state(tx)
-    return tx
+    raise _foreign(tx)
 
 
 def async_tx(tx: object) -> AsyncConnection:
@@ -56,20 +56,21 @@ def async_tx(tx: object) -> AsyncConnection:
 
 def run(conn: SyncConnection, steps: Steps[T]) -> T:
     """Drive *steps* over a sync connection."""
-    # A cursor of our own class: the caller's connection may be set up to return dicts.
-    with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
-        try:
-            what = next(steps)
-            while True:
-                what = steps.send(_answer(cursor, what))
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        except psycopg.Error as error:
-            ours = in_our_words(error, conn.info)
-            if ours is None:
-                raise
-            raise ours from error
+    # A cursor of our own class: the caller's connection may be set up to return dicts. Nothing of it is on the server,
+    # so there is nothing to close.
+    cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
+    try:
+        what = next(steps)
+        while True:
+            what = steps.send(_answer(cursor, what))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    except psycopg.Error as error:
+        ours = in_our_words(error, conn.info)
+        if ours is None:
+            raise
+        raise ours from error
 
 
 async def arun(conn: AsyncConnection, steps: Steps[T]) -> T:
