@@ -5,8 +5,8 @@
 
 -- name: enqueue
 -- One job that is due now, in the caller's transaction; no row comes back when the lane does not exist yet.
--- Whoever sleeps is told in WHERE: as a second column to return it costs the client and the server a tenth more, and in
--- a statement with a WITH half as much again.
+-- Whoever sleeps is told in WHERE: a second column to return costs a little more, a statement with a WITH half as much
+-- again.
 insert into kept.job (lane, priority, ready, due_at, created_at, headers, payload)
 select l.id, coalesce(%(priority)s::int, l.priority), true, kept.now(), kept.now(), %(headers)s::json, %(payload)s::json
   from kept.lane l
