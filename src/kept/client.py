@@ -6,8 +6,9 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from kept.config import Settings
 from kept.db import tx as txs

@@ -41,9 +41,8 @@ class Enqueues(Protocol):
 
 
 class Options(Struct, frozen=True):
-    """What ``using`` was given, checked."""
+    """What ``using`` was given besides the transaction, checked."""
 
-    tx: object | None = None
     delay: float = 0.0
     due_at: datetime | None = None
     priority: int | None = None
@@ -52,6 +51,9 @@ class Options(Struct, frozen=True):
     queue: str | None = None
     headers: str | None = None
     order_key: str | None = None
+
+
+PLAIN = Options()
 
 
 class Call(Struct, Generic[R_co], frozen=True):
@@ -64,10 +66,13 @@ class Call(Struct, Generic[R_co], frozen=True):
 class Enqueuer(Generic[P, R]):
     """A task and how its next job is to be written."""
 
-    def __init__(self, app: Enqueues, declaration: Declaration, options: Options | None = None) -> None:
+    def __init__(
+        self, app: Enqueues, declaration: Declaration, options: Options = PLAIN, tx: object | None = None
+    ) -> None:
         self._app = app
         self._declaration = declaration
-        self._options = options or Options()
+        self._options = options
+        self._tx = tx
 
     @property
     def name(self) -> str:
@@ -76,17 +81,17 @@ class Enqueuer(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Write a job; with ``using(tx=…)`` it exists if and only if that transaction commits."""
-        return self._app.enqueue_request(self._request(args, kwargs), self._options.tx)
+        return self._app.enqueue_request(self._request(args, kwargs), self._tx)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """:meth:`enqueue` for async code."""
-        return await self._app.aenqueue_request(self._request(args, kwargs), self._options.tx)
+        return await self._app.aenqueue_request(self._request(args, kwargs), self._tx)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The call without making it."""
-        return Call(self._request(args, kwargs), self._options.tx)
+        return Call(self._request(args, kwargs), self._tx)
 
-    def using(  # noqa: C901  # one look at each option
+    def using(  # one look at each option
         self,
         *,
         tx: object | None = None,
@@ -103,8 +108,6 @@ class Enqueuer(Generic[P, R]):
         if delay is not None and due_at is not None:
             raise Refused("delay and due_at exclude each other", field="delay")
         given: dict[str, Any] = {}
-        if tx is not None:
-            given["tx"] = tx
         if delay is not None:
             given["delay"] = duration(delay, field="delay").total_seconds()
         if due_at is not None:
@@ -121,7 +124,8 @@ class Enqueuer(Generic[P, R]):
             given["headers"] = encode_headers(headers)
         if order_key is not None:
             given["order_key"] = self._check_order_key(order_key)
-        return Enqueuer(self._app, self._declaration, structs.replace(self._options, **given))
+        options = structs.replace(self._options, **given) if given else self._options
+        return Enqueuer(self._app, self._declaration, options, self._tx if tx is None else tx)
 
     def _check_order_key(self, order_key: object) -> str:
         if self._declaration.ordered == "no":
@@ -131,10 +135,13 @@ class Enqueuer(Generic[P, R]):
     def _request(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Request:
         options = self._options
         declaration = self._declaration
+        payload = declaration.signature.encode(args, kwargs, limit=self._app.payload_limit)
+        if options is PLAIN:
+            return Request(declaration.queue, declaration.name, payload)
         return Request(
-            queue=options.queue or declaration.queue,
-            task=declaration.name,
-            payload=declaration.signature.encode(args, kwargs, limit=self._app.payload_limit),
+            options.queue or declaration.queue,
+            declaration.name,
+            payload,
             priority=options.priority,
             due_at=options.due_at,
             delay=options.delay,

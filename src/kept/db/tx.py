@@ -59,20 +59,21 @@ def run(conn: SyncConnection | adapter.Sync, steps: Steps[T]) -> T:
     """Drive *steps* over a sync connection."""
     if not isinstance(conn, psycopg.Connection):
         return _run_foreign(conn, steps)
-    # A cursor of our own class: the caller's connection may be set up to return dicts.
-    with psycopg.RawCursor(conn, row_factory=tuple_row) as cursor:
-        try:
-            what = next(steps)
-            while True:
-                what = steps.send(_answer(cursor, what))
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        except psycopg.Error as error:
-            ours = in_our_words(error, conn.info)
-            if ours is None:
-                raise
-            raise ours from error
+    # A cursor of our own class: the caller's connection may be set up to return dicts. Nothing of it is on the server,
+    # so there is nothing to close.
+    cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
+    try:
+        what = next(steps)
+        while True:
+            what = steps.send(_answer(cursor, what))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    except psycopg.Error as error:
+        ours = in_our_words(error, conn.info)
+        if ours is None:
+            raise
+        raise ours from error
 
 
 async def arun(conn: AsyncConnection | adapter.Async, steps: Steps[T]) -> T:

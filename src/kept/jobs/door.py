@@ -19,7 +19,7 @@ COPY_FROM = 50  # jobs from which on it pays to copy them in
 SOON = timedelta(seconds=2)  # a job due within this is worth a wake-up
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class Request(Struct, frozen=True, gc=False):
     """One job to be: checked, encoded, ready to be written."""
 
     queue: str
@@ -35,7 +35,7 @@ class Request(Struct, frozen=True, kw_only=True):
     order_key: str | None = None
 
 
-class Ticket(NamedTuple):
+class Ticket(Struct, frozen=True, gc=False):
     """The job that answers a request; *created* is False if its key was held already."""
 
     id: int
