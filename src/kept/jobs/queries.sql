@@ -223,7 +223,7 @@ with recursive w as materialized (
                      and case when h.ready then h.worker is null and h.order_key = k.order_key end
                      for update skip locked) head
            cross join lateral (
-                  -- A count, because the server knows that it only rises, and reads no further than the first.
+                  -- A count: newer servers know that it only rises, and read no further than the first.
                   select p.id, count(nullif(p.free, true)) over (order by p.place) as in_the_way
                     from (select j.id, j.id + 0 as place, j.ready and j.worker is null as free from kept.job j
                            where j.lane = k.lane and j.order_key = k.order_key and j.id + 0 >= k.id
