@@ -295,7 +295,7 @@ async def test_a_claim_in_order_reads_no_more_than_it_must_however_many_jobs_the
             count, plans = await ordered_round(store, worker)
     assert count == BATCH
     for name, plan in plans.items():
-        assert_small(plan, most=12 * BATCH)  # PostgreSQL 15 does not stop at the first job in the way
+        assert_small(plan, most=6 * BATCH)
         assert buffers(plan) < 100 * BATCH, (name, buffers(plan))
     for name in ("claim_ordered", "claim_late"):
         assert {scan["Index Name"] for scan in scans(plans[name])} == {"job_order", "job_pkey"}
