@@ -224,13 +224,19 @@ with recursive w as materialized (
                    where h.id = k.id         -- by the primary key and nothing else
                      and case when h.ready then h.worker is null and h.order_key = k.order_key end
                      for update skip locked) head
+           cross join lateral (         -- min: so that it is looked for once, and not for each that follows
+                  select min(q.place) as place
+                    from (select p.place
+                            from (select j.id + 0 as place, j.ready and j.worker is null as free from kept.job j
+                                   where j.lane = k.lane and j.order_key = k.order_key and j.id + 0 >= k.id
+                                   order by j.id + 0 limit w.reach) p
+                           where not p.free limit 1) q) in_the_way
            cross join lateral (
-                  -- A count, because the server knows that it only rises, and reads no further than the first.
-                  select p.id, count(nullif(p.free, true)) over (order by p.place) as in_the_way
-                    from (select j.id, j.id + 0 as place, j.ready and j.worker is null as free from kept.job j
-                           where j.lane = k.lane and j.order_key = k.order_key and j.id + 0 >= k.id
-                           order by j.id + 0 limit w.reach) p) p
-           where k.lane = w.lane and k.free and p.in_the_way < 1
+                  select j.id from kept.job j
+                   where j.lane = k.lane and j.order_key = k.order_key and j.id + 0 >= k.id
+                     and j.id + 0 < coalesce(in_the_way.place, 9223372036854775807)
+                   order by j.id + 0 limit w.reach) p
+           where k.lane = w.lane and k.free
            limit w.want) f
 ), claimed as (
   update kept.job

@@ -135,12 +135,17 @@ class JobsRunner(Running):
 
     @property
     def looking(self) -> bool:
-        """Whether there may be something in ordered lanes, of which surveys tell nothing."""
-        return self.book.order.looking
+        """Whether to claim of ordered lanes once more: surveys tell nothing of them."""
+        return self.claiming and not self.reserved and self._left > 0 and self.book.order.looking
+
+    @property
+    def _left(self) -> float:
+        """How many more jobs may be claimed."""
+        return inf if self._budget is None else self._budget
 
     async def _claim_apart(self) -> int:
         """Claim of ordered lanes, and of those that are run in batches."""
-        left = inf if self._budget is None else self._budget
+        left = self._left
         if not self.claiming or self.reserved or left <= 0 or (self._setbacks and self._finished):
             return 0
         room = {lane: int(min(room, left)) for lane, room in self._batches.room(self.book.batched).items()}

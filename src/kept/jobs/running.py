@@ -174,27 +174,26 @@ class Running(Settling):
 
     def _begin(self, job: Claimed) -> Attempt:
         """The attempt that starts now; from here on this job is charged if we die."""
-        terms = self._terms_of(job.lane)
+        terms = self._terms.get(job.lane)
+        if terms is None or terms.lane is not self.book.lane(job.lane):
+            terms = self._new_terms(job.lane)
         self.marks.start(job.id)
         return Attempt(job, self.book.declaration(job.lane), terms)
 
     def _begin_batch(self, jobs: list[Claimed]) -> Batch:
         """:meth:`_begin` for several."""
-        terms, declaration = self._terms_of(jobs[0].lane), self.book.declaration(jobs[0].lane)
+        lane = jobs[0].lane
         for job in jobs:
             self.marks.start(job.id)
-        return Batch(job=jobs[0], declaration=declaration, terms=terms, jobs=jobs)
+        return Batch(job=jobs[0], declaration=self.book.declaration(lane), terms=self._new_terms(lane), jobs=jobs)
 
     def _begin_alone(self, job: Claimed) -> Attempt:
         """:meth:`_begin`, whatever the handler takes."""
         return self._begin(job) if self.book.declaration(job.lane).batch == 1 else self._begin_batch([job])
 
-    def _terms_of(self, lane_id: int) -> Terms:
-        lane = self.book.lane(lane_id)
-        terms = self._terms.get(lane_id)
-        if terms is None or terms.lane is not lane:
-            timeout = self.book.declaration(lane_id).timeout
-            terms = self._terms[lane_id] = Terms(lane, timeout, self.store.sql, self.options.result_limit)
+    def _new_terms(self, lane: int) -> Terms:
+        timeout = self.book.declaration(lane).timeout
+        terms = self._terms[lane] = Terms(self.book.lane(lane), timeout, self.store.sql, self.options.result_limit)
         return terms
 
     def _ended(self, attempt: Attempt, outcome: Outcome, duration: float) -> None:

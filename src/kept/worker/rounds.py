@@ -225,7 +225,7 @@ class Rounds:
         while True:
             claimed = await runner.step() + await self._take_suspect()
             total += claimed
-            if not claimed and not runner.in_hand:
+            if not claimed and not runner.in_hand and not runner.looking:
                 return total
             if budget.seconds < 1 and runner.claiming:
                 runner.claiming = False
