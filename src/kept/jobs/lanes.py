@@ -90,6 +90,13 @@ class LaneBook:
                 self._unasked = True
         return wants
 
+    def early_want(self, entry: tuple[int, int], idle: int, concurrency: int, batch: int, *, deep: bool) -> Want | None:
+        """What to claim on a hint at *entry*, before anybody has had a look at the others; *deep*: from the bottom."""
+        if entry[0] not in self._lanes:
+            return None
+        want = min(batch, idle + self.prefetch(entry[0], concurrency, batch))
+        return Want(*entry, want, 0 if deep else self._floors.get(entry, 0))
+
     def _in_turn(self, *, hot: bool) -> list[tuple[int, int]]:
         """Entries that had something lately, or had not: by priority; within one, another is first each time."""
         entries = [entry for entry in self._floors if self._is_hot(entry) is hot]
@@ -126,7 +133,9 @@ class LaneBook:
             entry = (want.lane, want.priority)
             self._misses[entry] = 0 if entry in highest else self._misses.get(entry, 0) + 1
         met = (brought[want.lane, want.priority] < want.want for want in wants)
-        self.exhausted = bool(wants) and not self._unasked and all(met)
+        asked = {(want.lane, want.priority) for want in wants}
+        hot = (entry in asked for entry in self._floors if self._is_hot(entry))
+        self.exhausted = bool(wants) and not self._unasked and all(met) and all(hot)
 
     def _raise(self, entry: tuple[int, int], floor: int, now: float) -> None:
         """A floor follows the claims at a distance: ids are drawn before they are committed, not always in turn."""

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import psycopg
 
+from kept.db.wire import Ready, Sent
 from kept.errors import Unavailable
 from kept.jobs import reports, rules
 from kept.jobs.attempt import Attempt, timed_out
@@ -64,6 +65,7 @@ class Order(NamedTuple):
     sent: list[Finished]
     wants: list[Want]
     most: int
+    early: Sent | None = None  # it has been sent already
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class JobsRunner:
     _finished: list[Finished] = field(default_factory=list)
     _unconfirmed: dict[int, Finished] = field(default_factory=dict)
     _missing: list[Finished] = field(default_factory=list)  # sent, and not settled by that
+    _made_up: dict[str, tuple[Order, Ready | None]] = field(default_factory=dict)  # claims, by the hint they answer
+    _early: Order | None = None  # the claim that was sent as soon as we were woken
     _budget: int | None = None
     _setbacks: int = 0  # steps in a row that did not get through: each makes the next one smaller
 
@@ -106,12 +110,17 @@ class JobsRunner:
     @property
     def in_hand(self) -> int:
         """Jobs under our lease: running, waiting for a slot, or finished and not yet written."""
-        written = len(self._finished) + len(self._unconfirmed) + len(self._missing)
+        written = len(self._finished) + len(self._unconfirmed) + len(self._missing) + self.has_early
         return len(self._slots.running) + len(self._slots.waiting) + written
 
     @property
     def has_settlements(self) -> bool:
-        return bool(self._finished or self._unconfirmed or self._missing)
+        return bool(self._finished or self._unconfirmed or self._missing or self._early)
+
+    @property
+    def has_early(self) -> bool:
+        """Whether a claim is on its way that a step has to go on from; nobody else can use the connection before."""
+        return self._early is not None
 
     @property
     def has_room(self) -> bool:
@@ -133,6 +142,36 @@ class JobsRunner:
         """Claim at most *items* more jobs; None: no limit."""
         self._budget = items
 
+    def make_up(self, entries: Iterable[tuple[int, int]], *, deep: bool) -> None:
+        """Make up the claims that wake-ups for these lanes and priorities will be answered with."""
+        self._made_up.clear()
+        if not self.claiming or self.reserved or self._budget is not None or self._slots.idle <= 0:
+            return
+        for entry in entries:
+            want = self.book.early_want(
+                entry, self._slots.idle, self.options.concurrency, self.options.batch, deep=deep
+            )
+            if want is not None:
+                worker, session = self.identity.worker, self.identity.session
+                claim = self.store.made_up_claim(worker, session, [want], want.want)
+                self._made_up[f"{want.lane}:{want.priority}"] = (Order([], [want], want.want), claim)
+
+    def claim_early(self, hint: str) -> None:
+        """Send the claim made up for *hint*: while the server works on it, whoever ticks gets up.
+
+        The next step goes on from it.
+        """
+        order, claim = self._made_up.get(hint, (None, None))
+        if order is not None and claim is not None and self.claiming and not self.has_settlements:
+            sent = claim.send()
+            if sent is not None:
+                self._early = order._replace(early=sent)
+
+    def forget_early(self) -> None:
+        """The connection that claims were to be sent on is gone: what one of them brought is to be adopted."""
+        self._early = None
+        self._made_up.clear()
+
     async def step(self) -> int:
         """Write what is finished and claim what there is room for; returns how many jobs were claimed.
 
@@ -140,7 +179,7 @@ class JobsRunner:
         """
         await self._confirm()
         self._give_back_stale()
-        order = self._order()
+        order, self._early = self._early or self._order(), None
         if order is None:
             return 0
         reply = await self._send(order)
@@ -353,9 +392,12 @@ class JobsRunner:
     async def _step(self, order: Order) -> StepReply | Stepped:
         worker, session = self.identity.worker, self.identity.session
         decisions = [(each.job, each.settlement) for each in order.sent]
-        tries = TRIES
+        tries, early = TRIES, order.early
         while True:
             try:
+                if early is not None:
+                    sent, early = early, None
+                    return StepReply(await sent.reply(), worker, settles=False)
                 return await self.store.ask_step(worker, session, decisions, order.wants, order.most)
             except Unacceptable:  # a settlement that the server refuses
                 lost = await self.store.settle(worker, decisions)
