@@ -17,7 +17,7 @@ import structlog
 
 from kept import App, Context, Defer, Failure, JobCancelled, JobFailed, LeaseLost, Retry, Skip
 from kept.config import Settings
-from kept.signals import JobsSettled, Signal, WorkerStopped
+from kept.signals import ConnectionLost, JobsSettled, Signal, WorkerStopped
 from support import Clock, aeventually
 
 QUICKLY = Retry.fixed("0s", max_attempts=3, jitter="0s")
@@ -514,3 +514,30 @@ async def test_every_retry_on_an_idle_worker_starts_within_100_ms_of_its_time(ap
                 await (await flaky.aenqueue()).aresult()
     assert len(late) == 16
     assert -0.005 < min(late) <= max(late) < 0.1
+
+
+# --- woken, not polling
+
+
+async def test_a_sleeping_worker_hears_of_a_job_and_of_the_loss_of_its_connection_on_that_very_connection(
+    database: str, conn: psycopg.Connection
+) -> None:
+    app = App(database, settings=Settings(idle_max="10min", idle_jitter="0s"))
+    lost: list[Signal] = []
+
+    @app.task()
+    async def work() -> int:
+        return 7
+
+    app.signals.subscribe(lambda signal: lost.append(signal) if isinstance(signal, ConnectionLost) else None)
+    asleep = "select count(*) from kept.sleeper where until > now()"
+    async with at_work(app):
+        for _ in range(3):
+            await aeventually(lambda: conn.execute(asleep).fetchone() != (0,), what="a sleeping worker")
+            assert await (await work.aenqueue()).aresult(timeout="20s") == 7
+        conn.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name like 'kept worker%' and datname = current_database()"
+        )
+        await aeventually(lambda: lost, what="the worker noticing that its connection is gone")
+        assert await (await work.aenqueue()).aresult(timeout="20s") == 7

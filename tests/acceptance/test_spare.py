@@ -54,7 +54,7 @@ def test_a_spare_stands_by_before_anything_dies_and_holds_no_database_connection
     names = jobs.conn.execute(
         "select application_name from pg_stat_activity where application_name ~ %s", [f":{worker.pid}$"]
     )
-    assert sorted(name.split()[1] for (name,) in names) == ["keeper", "listener", "worker"]
+    assert sorted(name.split()[1] for (name,) in names) == ["keeper", "worker"]
     worker.kill(signal.SIGTERM)
     assert worker.ended() == 0
     eventually(lambda: not fleet.alive, what="the end of all its processes")

@@ -323,3 +323,25 @@ def test_no_claim_is_larger_than_a_batch(idle):
     make_quick(book, 1, 0.0)
     assert book.most(idle, concurrency=10, batch=50) <= 50
     assert all(0 < want.want <= 50 for want in book.wants(idle, concurrency=10, batch=50))
+
+
+def test_a_claim_that_did_not_ask_a_lane_with_work_did_not_take_all_there_was():
+    book = book_of(lane(1), lane(2))
+    book.hinted((1, 0), deep=True)
+    want = book.early_want((1, 0), 10, 10, 500, deep=True)
+    book.claimed([want], [job(5)], 0.0)
+    assert book.exhausted
+    book.hinted((2, 0), deep=True)
+    book.claimed([want], [job(6)], 0.0)
+    assert not book.exhausted
+
+
+def test_an_early_claim_asks_for_what_there_is_room_for_from_the_bottom_or_the_floor():
+    book = book_of(lane(1))
+    book.lower((1, 0), 7)
+    book.claimed([], [job(20)], 0.0)
+    assert book.early_want((1, 0), 4, 10, 500, deep=True) == Want(1, 0, 4, 0)
+    assert book.early_want((1, 3), 4, 10, 500, deep=False) == Want(1, 3, 4, 0)
+    assert book.early_want((2, 0), 4, 10, 500, deep=True) is None
+    make_quick(book, 1)
+    assert book.early_want((1, 0), 4, 10, 500, deep=True).want > 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -96,3 +97,67 @@ async def test_a_step_that_is_cut_off_forgets_no_job_or_says_so(database, conn, 
 async def work(runner):
     while True:
         await runner.step()
+
+
+# --- claims made up before they are needed
+
+
+@asynccontextmanager
+async def resting(database):
+    """A runner that found nothing to do, with claims made up for its own lane and one it does not serve."""
+    async with stores(database) as [store]:
+        worker = await live(store)
+        with ThreadPoolExecutor(1) as threads:
+            runner = runner_of(store, worker, threads)
+            await runner.step()
+            runner.make_up([(1, 0), (77, 0)], deep=True)
+            yield runner
+            await runner.join(5)
+
+
+async def test_a_claim_made_up_for_a_hint_is_taken_in_by_the_next_step(database, conn):
+    async with resting(database) as runner:
+        (job,) = add(conn)
+        runner.claim_early("1:0")
+        assert runner.has_early
+        assert runner.in_hand == 1
+        assert await runner.step() == 1
+        assert not runner.has_early
+        await runner.join(5)
+        assert runner.known() == [job]
+
+
+async def test_what_nobody_made_up_a_claim_for_is_left_to_the_next_step(database, conn):
+    async with resting(database) as runner:
+        add(conn)
+        for hint in ("1:5", "77:0", "lanes", ""):
+            runner.claim_early(hint)
+        assert not runner.has_early
+        assert await runner.step() == 1
+        await runner.join(5)
+
+
+async def test_nothing_is_claimed_early_by_a_runner_that_must_not_claim_or_lost_its_connection(database, conn):
+    async with resting(database) as runner:
+        add(conn)
+        runner.claiming = False
+        runner.claim_early("1:0")
+        runner.claiming = True
+        runner.forget_early()
+        runner.claim_early("1:0")
+        assert not runner.has_early
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_step_that_is_cut_off_while_an_early_claim_is_on_its_way_says_so(database, conn, turns):
+    async with resting(database) as runner:
+        add(conn, 3)
+        runner.claim_early("1:0")
+        step = asyncio.create_task(runner.step())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        step.cancel()
+        await asyncio.wait([step])
+        await runner.join(5)
+        ours = {row["id"] for row in rows(conn, "select id from kept.job where worker = %s", runner.identity.worker)}
+        assert ours == set(runner.known()) or runner.unsure or runner.has_early

@@ -19,6 +19,7 @@ def measure(place: Place, *, jobs: int, seconds: float, settling: float, say: Sa
     lane = warm_up(place)
     place.empty()
     place.settle_down()
+    place.leave_nothing_to_vacuum()
     say("the server without a worker")
     time.sleep(settling)  # a server tells its counts some seconds late
     background = _transactions_per_s(place, min(10.0, seconds))

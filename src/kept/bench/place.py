@@ -36,8 +36,10 @@ OPTIONS = {
     "full_page_writes": "on",
     "shared_buffers": "256MB",
     "max_wal_size": "4GB",
+    "min_wal_size": "4GB",
     "checkpoint_timeout": "30min",
 }
+WAL_FILE, MOST_WAL = 16, 3200  # MB
 FOLDER = "kept-bench-"
 SERVER, HELD = "pg", "held"
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -59,6 +61,7 @@ class Place:
     sql: Queries
     server: Server
     folder: Path
+    own: bool = False  # nobody else's server
     walinspect: bool = False
 
     def one(self, query: LiteralString, **params: object) -> object:
@@ -91,6 +94,21 @@ class Place:
         with suppress(psycopg.errors.InsufficientPrivilege):
             self.conn.execute("checkpoint")
 
+    def leave_nothing_to_vacuum(self) -> None:
+        """On a server of our own: autovacuum's transactions on what we just made would be counted as a worker's."""
+        if self.own:
+            self.conn.execute("vacuum (analyze)")
+
+    def have_wal(self, megabytes: int) -> None:
+        """On a server of our own: as many WAL files as one has that ran for a while and writes over its old ones.
+
+        To make a new one takes 50 ms, and every commit waits for it.
+        """
+        if self.own:
+            for _ in range(min(megabytes, MOST_WAL) // WAL_FILE):
+                self.conn.execute(self.sql["next_wal_file"])
+            self.conn.execute("checkpoint")
+
     def check_done(self, lane: int, jobs: int) -> None:
         """Raise unless *jobs* jobs of *lane* are done and none is left: a rate of failures is no rate."""
         row = self.conn.execute(self.sql["outcome"], {"lane": lane}).fetchone()
@@ -117,6 +135,7 @@ class Site:
     folder: Path
     embedded: bool
     in_memory: bool = False
+    own: bool = False  # there for this measurement only
 
 
 @contextmanager
@@ -125,7 +144,7 @@ def site(database: str | None) -> Iterator[Site]:
     with _folder() as folder:
         if database is None:
             with _running(Embedded(folder / SERVER, options=OPTIONS)) as url:
-                yield Site(url, folder, True, is_in_memory(folder))
+                yield Site(url, folder, True, is_in_memory(folder), own=True)
         elif is_embedded(database):
             with _running(Embedded(location(database))) as url:
                 yield Site(url, folder, True)
@@ -154,6 +173,7 @@ def place(site: Site) -> Iterator[Place]:
             migrate.apply(conn, schema)
             facts = _facts(conn, sql, site)
             made = Place(url=site.url, schema=schema, conn=conn, sql=sql, server=facts, folder=site.folder)
+            made.own = site.own
             made.walinspect = _add_walinspect(conn, sql)
             yield made
         finally:

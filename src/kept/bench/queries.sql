@@ -127,3 +127,8 @@ update kept.lane set paused_until = 'infinity' where id = %(lane)s
 
 -- name: transactions
 select xact_commit + xact_rollback, pg_stat_force_next_flush() from pg_stat_database where datname = current_database()
+
+
+-- name: next_wal_file
+-- One in which nothing was written is not ended.
+select pg_switch_wal() from (select pg_logical_emit_message(true, 'kept bench', '') offset 0) written

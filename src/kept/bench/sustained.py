@@ -13,6 +13,7 @@ from kept.bench.rules import grows, slope
 
 EVERY = 0.010  # seconds between two chunks
 LOOK = 0.5  # seconds between two looks at the backlog
+WAL = 0.001  # MB for a job, from its INSERT to history
 STARTING = 0.1  # of the time does not count: the worker has just begun
 
 Backlog = list[tuple[float, float]]
@@ -27,6 +28,8 @@ def measure(place: Place, *, jobs: int, seconds: float, share: float, say: Say) 
     place.settle_down()
     alone = rate(place, DEFAULT, jobs)
     place.empty()
+    say("having WAL files made")
+    place.have_wal(int(alone * share * seconds * WAL))
     place.settle_down()
     with crew.workers(place, DEFAULT, jobs=max(1, int(alone * share * seconds))) as worker:
         worker.start()

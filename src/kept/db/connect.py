@@ -11,6 +11,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
+from kept.db.wire import Connection, Ready, Reply, Wire
 from kept.errors import Misconfigured, Unavailable
 from kept.redact import redact
 
@@ -18,7 +19,6 @@ _QUOTED = re.compile(r"""(?<!["'].)["'](?!.["']).*""")  # but not "=", which is 
 _NAMED = re.compile(r"%\((\w+)\)s")
 Row = Sequence[Any]
 Params = Mapping[str, object]
-Connection = psycopg.AsyncConnection[TupleRow]
 
 _DEFAULTS: dict[str, str | int] = {
     "connect_timeout": 10,
@@ -86,25 +86,6 @@ def connect_sync(database: str, *, name: str = "kept") -> psycopg.Connection[Tup
         raise _unreadable(error) from None
 
 
-class Reply:
-    """What the server answered, as it came."""
-
-    def __init__(self, cursor: psycopg.AsyncRawCursor[TupleRow]) -> None:
-        self._cursor = cursor
-        self.count = cursor.rowcount if cursor.description else 0
-
-    def rows(self) -> list[TupleRow]:
-        """Read it, once."""
-        if not self._cursor.description:
-            return []
-        try:
-            self._cursor.fetchall().send(None)  # everything is here, so this does not wait
-        except StopIteration as read:
-            rows: list[TupleRow] = read.value
-            return rows
-        raise AssertionError("a reply was read before it had come")
-
-
 class Link:
     """A worker's own connection: the settings its plans need, on a server's session or through a pooler.
 
@@ -115,6 +96,7 @@ class Link:
     def __init__(self, conn: Connection, *, pooled: bool) -> None:
         self.conn = conn
         self.pooled = pooled
+        self._wire = Wire(conn)
 
     @classmethod
     async def open(cls, database: str, *, name: str = "kept worker") -> Link:
@@ -139,17 +121,27 @@ class Link:
 
     async def ask(self, query: LiteralString, params: Params | None = None) -> Reply:
         """:meth:`rows`, to be read later: that takes time which another statement could use."""
-        text, names = numbered(query)
-        values = [params[name] for name in names] if params else []
-        cursor = psycopg.AsyncRawCursor(self.conn)
+        text, values = _bound(query, params)
         if not self.pooled:
-            return Reply(await cursor.execute(text, values, prepare=True, binary=True))
+            return await self._wire.ask(text, values)
+        cursor = psycopg.AsyncRawCursor(self.conn)
         async with self.conn.transaction():
             await self.conn.execute(_FOR_TRANSACTION)
-            return Reply(await cursor.execute(text, values, binary=True))
+            await cursor.execute(text, values, binary=True)
+            assert cursor.pgresult is not None
+            return Reply(self.conn, cursor.pgresult)
+
+    def made_up(self, query: LiteralString, params: Params) -> Ready | None:
+        """A statement that was asked before, to be sent later without waiting; None: this cannot be done here."""
+        return None if self.pooled else self._wire.made_up(*_bound(query, params))
 
     async def close(self) -> None:
         await self.conn.close()
+
+
+def _bound(query: LiteralString, params: Params | None) -> tuple[LiteralString, list[object]]:
+    text, names = numbered(query)
+    return text, [params[name] for name in names] if params else []
 
 
 async def is_pooled(conn: Connection) -> bool:

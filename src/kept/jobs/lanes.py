@@ -95,6 +95,13 @@ class LaneBook:
                 self._unasked = True
         return wants
 
+    def early_want(self, entry: tuple[int, int], idle: int, concurrency: int, batch: int, *, deep: bool) -> Want | None:
+        """What to claim on a hint at *entry*, before anybody has had a look at the others; *deep*: from the bottom."""
+        if entry[0] not in self._lanes or entry[0] in self.apart:
+            return None
+        want = min(batch, idle + self.prefetch(entry[0], concurrency, batch))
+        return Want(*entry, want, 0 if deep else self._floors.get(entry, 0))
+
     def _in_turn(self, *, hot: bool) -> list[tuple[int, int]]:
         """Entries that had something lately, or had not: by priority; within one, another is first each time."""
         entries = [entry for entry in self._floors if self._is_hot(entry) is hot and entry[0] not in self.apart]
@@ -160,7 +167,9 @@ class LaneBook:
     def claimed(self, wants: Collection[Want], jobs: Iterable[Claimed], now: float) -> None:
         """Go on from what a claim brought by *now*."""
         met = self.brought(wants, jobs, now)
-        self.exhausted = bool(wants) and not self._unasked and met
+        asked = {(want.lane, want.priority) for want in wants}
+        unasked = (entry for entry in self._floors if entry not in asked and entry[0] not in self.apart)
+        self.exhausted = bool(wants) and not self._unasked and met and not any(map(self._is_hot, unasked))
 
     def brought(self, wants: Collection[Want], jobs: Iterable[Claimed], now: float) -> bool:
         """Raise the floors over what was brought; remember which entries had nothing. Whether all gave all they had."""

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from kept.db.connect import Reply, array, numbers
+from kept.db.connect import array, numbers
+from kept.db.wire import Reply
 from kept.jobs.model import DONE, Claimed, Close, Lane, Leave, Note, Park, Settlement
 
 Decision = tuple[Claimed, Settlement]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
+from kept.db.wire import Ready, Sent
 from kept.errors import Unavailable
 from kept.jobs import reports
 from kept.jobs.model import Claimed
@@ -37,6 +38,7 @@ class Order(NamedTuple):
     sent: list[Finished]
     wants: list[Want]
     most: int
+    early: Sent | None = None  # it has been sent already
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,12 +49,44 @@ class JobsRunner(Running):
     reserved: bool = False  # for a suspect, which must be alone in this very process: no other job is claimed
     exhausted: bool = False  # the last claim took all there was
     unsure: bool = False  # a step was sent and its answer did not come: jobs may be ours that we do not know
+    _made_up: dict[str, tuple[Order, Ready | None]] = field(default_factory=dict)  # claims, by the hint they answer
+    _early: Order | None = None  # the claim that was sent as soon as we were woken
     _budget: int | None = None
     _setbacks: int = 0  # steps in a row that did not get through: each makes the next one smaller
 
     def limit(self, items: int | None) -> None:
         """Claim at most *items* more jobs; None: no limit."""
         self._budget = items
+
+    def make_up(self, entries: Iterable[tuple[int, int]], *, deep: bool) -> None:
+        """Make up the claims that wake-ups for these lanes and priorities will be answered with."""
+        self._made_up.clear()
+        if not self.claiming or self.reserved or self._budget is not None or self._slots.idle <= 0:
+            return
+        for entry in entries:
+            want = self.book.early_want(
+                entry, self._slots.idle, self.options.concurrency, self.options.batch, deep=deep
+            )
+            if want is not None:
+                worker, session = self.identity.worker, self.identity.session
+                claim = self.store.made_up_claim(worker, session, [want], want.want)
+                self._made_up[f"{want.lane}:{want.priority}"] = (Order([], [want], want.want), claim)
+
+    def claim_early(self, hint: str) -> None:
+        """Send the claim made up for *hint*: while the server works on it, whoever ticks gets up.
+
+        The next step goes on from it.
+        """
+        order, claim = self._made_up.get(hint, (None, None))
+        if order is not None and claim is not None and self.claiming and not self.has_settlements:
+            sent = claim.send()
+            if sent is not None:
+                self._early, self.has_early = order._replace(early=sent), True
+
+    def forget_early(self) -> None:
+        """The connection that claims were to be sent on is gone: what one of them brought is to be adopted."""
+        self._early, self.has_early = None, False
+        self._made_up.clear()
 
     async def step(self) -> int:
         """Write what is finished and claim what there is room for; returns how many jobs were claimed."""
@@ -68,7 +102,7 @@ class JobsRunner(Running):
 
     async def _settle_and_claim(self) -> int:
         """A step, or several: the answer to a large one is read after the next was sent. The server does not wait."""
-        order = self._order()
+        order, self._early, self.has_early = self._early or self._order(), None, False
         if order is None:
             return 0
         reply = await self._send(order)
@@ -279,9 +313,12 @@ class JobsRunner(Running):
     async def _step(self, order: Order) -> StepReply | Stepped:
         worker, session = self.identity.worker, self.identity.session
         decisions = [(each.job, each.settlement) for each in order.sent]
-        tries = TRIES
+        tries, early = TRIES, order.early
         while True:
             try:
+                if early is not None:
+                    sent, early = early, None
+                    return StepReply(await sent.reply(), worker, settles=False)
                 return await self.store.ask_step(worker, session, decisions, order.wants, order.most)
             except Unacceptable:  # a settlement that the server refuses
                 lost = await self.store.settle(worker, decisions)

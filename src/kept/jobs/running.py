@@ -56,8 +56,8 @@ class Running(Settling):
 
     @property
     def in_hand(self) -> int:
-        """Jobs under our lease: running, waiting for a slot, or finished and not yet written."""
-        written = len(self._finished) + len(self._unconfirmed) + len(self._missing)
+        """Jobs under our lease: running, waiting for a slot, finished and not yet written, or on their way to us."""
+        written = len(self._finished) + len(self._unconfirmed) + len(self._missing) + self.has_early
         return len(self._slots.running) + len(self._slots.waiting) + len(self._batches) + written
 
     @property

@@ -44,6 +44,7 @@ class Settling:
     marks: Marks
     signals: Signals
     wake: Callable[[], None]
+    has_early: bool = False  # a claim is on its way that a step has to go on from: the connection is taken
     park_until: float | None = None  # when the first of those that this runner parked comes back
     _finished: list[Finished] = field(default_factory=list)
     _unconfirmed: dict[int, Finished] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class Settling:
 
     @property
     def has_settlements(self) -> bool:
-        return bool(self._finished or self._unconfirmed or self._missing)
+        return bool(self._finished or self._unconfirmed or self._missing or self.has_early)
 
     def _finish(self, job: Claimed, outcome: Outcome, duration: float, *, completed: bool = False) -> Settlement:
         declaration = self.book.declaration(job.lane)

@@ -10,6 +10,7 @@ import psycopg
 
 from kept.db.connect import Link, array
 from kept.db.queries import DEFAULT_SCHEMA, Queries, load
+from kept.db.wire import Ready
 from kept.jobs.model import Claimed, Lane
 from kept.jobs.rows import (
     Decision,
@@ -58,6 +59,10 @@ class Store:
             return StepReply(await self.link.ask(self.sql["step"], params | settle_params(decisions)), worker)
         except UnicodeEncodeError as error:  # a lone surrogate: one more value the database does not take
             raise psycopg.DataError(str(error)) from None
+
+    def made_up_claim(self, worker: UUID, session: int, wants: Sequence[Want], most: int) -> Ready | None:
+        """A claim of up to *most* of *wants*, to be sent later."""
+        return self.link.made_up(self.sql["claim"], claim_params(worker, session, wants, most))
 
     async def settle(self, worker: UUID, decisions: Sequence[Decision]) -> frozenset[int]:
         """Write *decisions*; returns the ids whose lease was gone. One bad value does not stop the others."""

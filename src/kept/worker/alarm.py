@@ -13,6 +13,7 @@ from kept.worker import pacing
 from kept.worker.pacing import Pacing
 
 LONG_AGO = -1e9
+MADE_UP = 10  # lanes and priorities that claims are made up for
 RESTED = 40  # passes: more than it takes to get to the longest sleep
 
 
@@ -25,6 +26,7 @@ class Alarm:
         self.suspect_at: float | None = None
         self.slept_at = LONG_AGO  # when the last long sleep ended
         self.look_for_lanes = False
+        self.lately: tuple[tuple[int, int], ...] = ()  # where the last hints pointed, the newest first
         self._streak = 0  # passes in a row that found nothing
         self._no_suspect_before = 0.0
         self._hints: set[tuple[int, int]] = set()
@@ -79,6 +81,7 @@ class Alarm:
             book.hinted(entry, deep=deep)
         if hints:
             self._streak = 0
+            self.lately = (*hints, *(each for each in self.lately if each not in hints))[:MADE_UP]
         return bool(hints)
 
     # --- what is coming

@@ -1,79 +1,64 @@
-"""Hears wake-ups. They are hints: with every one of them lost, work starts a second later (promise 12)."""
+"""Hears wake-ups. They are hints: with every one of them lost, work starts a second later (promise 12).
+
+On the connection that the worker works with: whoever is woken on it can claim at once, and its server process has
+just got up as well. While a statement is under way wake-ups wait for its end; so would the claim.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psycopg
 from psycopg import sql
 
-from kept.db.connect import Connection, connect
+from kept.db.connect import Link
 from kept.db.queries import wake_channel
-from kept.errors import Unavailable
-from kept.worker.pacing import reconnect_delay
 
 Heard = Callable[[str], None]
 
 
 class Listener:
-    """A connection of its own that LISTENs; *heard* gets each payload, and ``""`` after a gap in hearing."""
+    """LISTENs on *link*; *heard* gets each payload, and ``""`` after a gap in hearing."""
 
-    def __init__(self, database: str, schema: str, name: str, heard: Heard) -> None:
-        self._database = database
-        self._channel = wake_channel(schema)
-        self._name = name
+    def __init__(self, link: Link, heard: Heard) -> None:
+        self._conn = link.conn
         self._heard = heard
-        self._task: asyncio.Task[None] | None = None
-        self.listening = asyncio.Event()
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+    async def start(self, schema: str) -> None:
+        """Hear from now on: at the end of every statement, and while :meth:`attentive`."""
+        self._conn.add_notify_handler(lambda told: self._heard(told.payload))
+        await self._conn.execute(sql.SQL("listen {}").format(sql.Identifier(wake_channel(schema))))
+        self._heard("")
 
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-    async def _run(self) -> None:
-        failures = 0
-        while True:
-            try:
-                async with await connect(self._database, name=f"kept listener {self._name}"[:63]) as conn:
-                    await conn.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
-                    self.listening.set()
-                    self._heard("")
-                    failures = 0
-                    await self._hear(conn)
-            except (psycopg.Error, Unavailable, OSError):
-                self.listening.clear()
-                failures += 1
-                await asyncio.sleep(reconnect_delay(failures, random.random()))  # noqa: S311
-
-    async def _hear(self, conn: Connection) -> None:
-        """Pass on what comes until the connection ends.
+    @contextmanager
+    def attentive(self, answer: Heard) -> Iterator[None]:
+        """Hear while no statement is under way; *answer* gets what was heard before everybody else.
 
         By a reader on the socket, not by the driver's generator: a wake-up should take microseconds.
         """
-        loop, wire = asyncio.get_running_loop(), conn.pgconn
-        socket = wire.socket  # asked for now: a connection that was lost does not tell
-        ended: asyncio.Future[None] = loop.create_future()
+        loop, wire = asyncio.get_running_loop(), self._conn.pgconn
 
         def read() -> None:
             try:
                 wire.consume_input()
                 while (told := wire.notifies()) is not None:
-                    self._heard(told.extra.decode(errors="replace"))
-            except psycopg.Error as error:
+                    payload = told.extra.decode(errors="replace")
+                    answer(payload)
+                    self._heard(payload)
+            except psycopg.Error:  # the connection is gone: the next statement finds out what to do about it
                 loop.remove_reader(socket)
-                if not ended.done():
-                    ended.set_exception(error)
+                self._heard("")
 
+        try:
+            socket = wire.socket
+        except psycopg.Error:
+            self._heard("")
+            yield
+            return
         loop.add_reader(socket, read)
         try:
-            await ended
+            yield
         finally:
             loop.remove_reader(socket)

@@ -169,6 +169,7 @@ class Post:
             await self.link.close()
         await self._connect()
         self.store.link = self.link
+        self.runner.forget_early()
         session = None if self.lease.gone else await self.store.next_session(self.lease.worker)
         if session is None or await self._lost_claims():
             await self.fence()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from math import inf
 from time import monotonic
 
@@ -55,7 +56,12 @@ class Rounds:
         if plan.once:
             return Tick(runners, self.post.signals, limits, settings.tick_runners, patient={"jobs"})
         due = {"reclaim": self._reclaim_due, "promote": self._survey_due, "upkeep": self._upkeep_due}
+        due = {name: self._unless_claiming(is_due) for name, is_due in due.items()}
         return Tick(runners, self.post.signals, limits, settings.tick_runners, due=due)
+
+    def _unless_claiming(self, is_due: Callable[[], bool]) -> Callable[[], bool]:
+        """A claim on its way comes first: nobody else can use the connection before its answer is read."""
+        return lambda: not self.post.runner.has_early and is_due()
 
     def reconnected(self) -> None:
         """A server that crashed has forgotten who sleeps; and workers cut off as we were come first.
@@ -143,8 +149,7 @@ class Rounds:
     @property
     def will_be_woken(self) -> bool:
         """Whether our wish to be woken stands and somebody listens for it."""
-        heard = self.listener is not None and self.listener.listening.is_set()
-        return heard and monotonic() < self._flag_until - pacing.FLAG_LEFT
+        return self.listener is not None and monotonic() < self._flag_until - pacing.FLAG_LEFT
 
     @property
     def may_ask(self) -> bool:
@@ -160,8 +165,7 @@ class Rounds:
     async def ask_to_be_woken(self) -> bool:
         """Make sure our wish to be woken stands; False if it was just expressed, so that one more look is due."""
         now = monotonic()
-        deaf = self.listener is None or not self.listener.listening.is_set()
-        if deaf or self.will_be_woken or not self.post.runner.has_room:
+        if self.listener is None or self.will_be_woken or not self.post.runner.has_room:
             return True
         fresh = now >= self._flag_until
         await self.post.store.sleep(self.post.lease.worker, self.post.book.ids, pacing.FLAG_FOR)
@@ -196,11 +200,20 @@ class Rounds:
 
     # --- jobs
 
+    def make_up_claims(self, delay: float) -> None:
+        """Before a long sleep: make up the claims for wake-ups that may come, so that they can be answered at once."""
+        worth_it = delay >= pacing.LONG and self._does("jobs") and not self.post.lease.gone
+        self.post.runner.make_up(self.alarm.lately if worth_it else (), deep=self._deep)
+
+    @property
+    def _deep(self) -> bool:
+        """Whether a look below the floors costs little."""
+        return pacing.BOTTOM_COST * self._bottom_cost < pacing.BOTTOM_EVERY
+
     async def step_jobs(self, _budget: Budget) -> int:
         """Background mode: settle, claim, go on; running jobs stay across ticks."""
         took = await self._take_suspect()
-        cheap = pacing.BOTTOM_COST * self._bottom_cost < pacing.BOTTOM_EVERY
-        hinted = self.alarm.take_hints(self.post.book, deep=cheap)
+        hinted = self.alarm.take_hints(self.post.book, deep=self._deep)
         runner = self.post.runner
         waits = runner.has_settlements or runner.stale_at is not None or runner.looking
         if self.alarm.resting and self._looked_below and not hinted and not waits:

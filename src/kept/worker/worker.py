@@ -71,7 +71,10 @@ class Worker:
     async def open(self) -> None:
         """Take up the post: connect, check the schema, register lanes, begin a lease."""
         await self._post.take_up()
-        self._start_listening()
+        if self._post.link.pooled and self._may_listen:
+            message = "a connection pooler stands before the server: polling instead of LISTEN, no session state"
+            self.signals.report(Warned(code="pooled", message=message))
+        await self._listen()
         self.signals.report(
             WorkerStarted(
                 worker=str(self._post.lease.worker),
@@ -138,7 +141,7 @@ class Worker:
     # --- the loop
 
     async def _loop(self) -> None:
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() or self._post.runner.has_early:
             try:
                 reports = await self._tick()
                 self._answered_at = monotonic()
@@ -168,6 +171,15 @@ class Worker:
                 delay = 2 * pacing.LONG
             elif delay >= pacing.LONG and not await self._rounds.ask_to_be_woken():
                 return  # it was just expressed: one more look
+            await self._pause(delay)
+
+    async def _pause(self, delay: float) -> None:
+        listener = self._rounds.listener
+        if listener is None:
+            await self._alarm.pause(delay, *self._rounds.moments())
+            return
+        self._rounds.make_up_claims(delay)
+        with listener.attentive(self._post.runner.claim_early):
             await self._alarm.pause(delay, *self._rounds.moments())
 
     async def _reconnect(self, error: Exception) -> None:
@@ -189,6 +201,7 @@ class Worker:
 
     async def _recover(self) -> None:
         await self._post.recover()
+        await self._listen()
         self._rounds.reconnected()
         if self._stopping.is_set():
             self._post.runner.release_waiting()
@@ -209,15 +222,17 @@ class Worker:
                 self._report_failure("watch", error)
             await asyncio.sleep(WATCH)
 
-    def _start_listening(self) -> None:
-        if self._plan.once or self._plan.settings.poll_only:
-            return
-        if self._post.link.pooled:
-            message = "a connection pooler stands before the server: polling instead of LISTEN, no session state"
-            self.signals.report(Warned(code="pooled", message=message))
-            return
-        self._rounds.listener = Listener(self._plan.database, self._plan.settings.schema, self.name, self._alarm.hear)
-        self._rounds.listener.start()
+    @property
+    def _may_listen(self) -> bool:
+        return not (self._plan.once or self._plan.settings.poll_only)
+
+    async def _listen(self) -> None:
+        """Hear wake-ups on the connection there is now."""
+        self._rounds.listener = None
+        if self._may_listen and not self._post.link.pooled:
+            listener = Listener(self._post.link, self._alarm.hear)
+            await listener.start(self._plan.settings.schema)
+            self._rounds.listener = listener
 
     def _report_failure(self, what: str, error: Exception) -> None:
         self.signals.report(RunnerFailed(runner=what, error=f"{type(error).__name__}: {message_of(error)}"))
@@ -280,8 +295,6 @@ class Worker:
     async def _close(self, released: int) -> None:
         for task in self._tasks[1:]:
             task.cancel()
-        if self._rounds.listener is not None:
-            await self._rounds.listener.stop()
         await self._sinks.stop()
         closed = False
         with contextlib.suppress(TimeoutError):
