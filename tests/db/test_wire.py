@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from kept.db.connect import Link
+from support import aeventually
 
 TWICE = "select 2 * %(number)s::int"
 
@@ -73,12 +74,14 @@ async def test_a_statement_that_was_sent_and_failed_lets_go_of_the_connection(da
         assert await link.rows(divide, {"number": 1}) == [(1,)]
 
 
-async def test_a_statement_that_nobody_waits_for_any_more_lets_go_of_the_connection(database):
+async def test_a_statement_that_nobody_waits_for_any_more_lets_go_of_the_connection(database, conn):
+    sleeps = "select wait_event = 'PgSleep' from pg_stat_activity where pid = %s"
     async with opened(database) as link:
         wait = "select pg_sleep(%(seconds)s::float8)"
         await link.rows(wait, {"seconds": 0})
         waiting = asyncio.create_task(link.made_up(wait, {"seconds": 60}).send().reply())
-        await asyncio.sleep(0)
+        pid = link.conn.info.backend_pid
+        await aeventually(lambda: conn.execute(sleeps, [pid]).fetchone()[0], what="the server to be at it")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

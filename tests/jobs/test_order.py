@@ -277,7 +277,7 @@ def test_an_order_key_for_a_task_that_is_not_ordered_is_refused(database, conn):
             in_order.using(order_key=bad)
     with pytest.raises(TypeError, match="order_key"):
         in_order.using(order_key=7)
-    with pytest.raises(Refused, match="ordered is True, False or 'step_aside'"):
+    with pytest.raises(Refused, match="neither True, False nor 'step_aside'"):
         app.task(name="odd", ordered="sometimes")(lambda: None)
 
 
