@@ -80,6 +80,7 @@ async def test_a_statement_that_nobody_waits_for_any_more_lets_go_of_the_connect
         wait = "select pg_sleep(%(seconds)s::float8)"
         await link.rows(wait, {"seconds": 0})
         waiting = asyncio.create_task(link.made_up(wait, {"seconds": 60}).send().reply())
+        await asyncio.sleep(0)  # it waits now
         pid = link.conn.info.backend_pid
         await aeventually(lambda: conn.execute(sleeps, [pid]).fetchone()[0], what="the server to be at it")
         waiting.cancel()
