@@ -88,10 +88,11 @@ class App(Events):
         Every event becomes one job for every handler, with retries of its own. The function stays as it is.
         """
 
+        wanted = _patterns(patterns)
+
         def decorate(handler: H) -> H:
             declaration = self._declare(handler, name, (), queue, retry, timeout, priority, self._event_signature)
-            subscription = Subscription(declaration.name, _patterns(patterns), declaration.queue)
-            self.subscriptions.add(subscription)
+            self.subscriptions.add(Subscription(declaration.name, wanted, declaration.queue))
             return handler
 
         return decorate

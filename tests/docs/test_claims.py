@@ -21,7 +21,10 @@ from pages import PAGES, ROOT, blocks
 SOURCE = ROOT / "src" / "kept"
 DOCS = ROOT / "docs"
 # Pages whose blocks other tests run.
-FOLLOWED = {ROOT / "README.md", DOCS / "tutorial.md", DOCS / "tasks.md", DOCS / "operations.md"}
+FOLLOWED = {
+    ROOT / "README.md",
+    *(DOCS / name for name in ("tutorial.md", "tasks.md", "outbox.md", "migrating-an-outbox.md", "operations.md")),
+}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
