@@ -134,7 +134,15 @@ def test_replay_of_some(kept, app):
 
 
 @pytest.mark.parametrize(
-    "words", [("--event", "x"), ("--since", "yesterday"), ("--type", "*a"), ("--rate", "0"), ("--rate", "nan"), ("--rate", "inf")]
+    "words",
+    [
+        ("--event", "x"),
+        ("--since", "yesterday"),
+        ("--type", "*a"),
+        ("--rate", "0"),
+        ("--rate", "nan"),
+        ("--rate", "inf"),
+    ],
 )
 def test_bad_options_are_refused(kept, app, words):
     late(app)

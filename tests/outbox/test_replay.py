@@ -83,7 +83,9 @@ def test_by_id_by_type_and_by_time(late, conn, ask, clock):
 def test_a_rate_spreads_the_due_times(late, conn, ask, monkeypatch):
     monkeypatch.setattr(log, "BATCH", 2)
     replay(late, conn, rate=0.5)
-    seconds = "select round(extract(epoch from due_at - first_value(due_at) over (order by id))) from kept.job order by id"
+    seconds = (
+        "select round(extract(epoch from due_at - first_value(due_at) over (order by id))) from kept.job order by id"
+    )
     assert [int(each) for each in ask(seconds)] == [0, 2, 4, 6, 8]
     assert ask("select ready from kept.job order by id") == [True, False, False, False, False]
 

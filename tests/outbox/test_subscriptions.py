@@ -23,7 +23,9 @@ def declaring(database: str, **handlers: tuple[str, ...]) -> App:
 
 
 def routes(ask) -> list[tuple[str, str]]:
-    return ask("select s.name, r.type from kept.route r join kept.subscription s on s.id = r.subscription order by 1, 2")
+    return ask(
+        "select s.name, r.type from kept.route r join kept.subscription s on s.id = r.subscription order by 1, 2"
+    )
 
 
 def retire(app: App, conn, name: str):
@@ -107,9 +109,7 @@ def test_a_new_subscription_says_how_many_events_it_missed(database, sync):
     app = declaring(database, one=("a.*",))
     app.emit_many([Event(type=type, data={}) for type in ("a.b", "a.c", "b.a")])
     (added,) = sync(app).registered.added
-    assert str(added) == (
-        "subscription one is new; 2 earlier events match it: `kept events replay one` brings them"
-    )
+    assert str(added) == ("subscription one is new; 2 earlier events match it: `kept events replay one` brings them")
     app.close()
 
 

@@ -45,7 +45,7 @@ def test_structs_dataclasses_and_models_are_written_and_read_back(types, cls):
 
 def test_a_type_or_a_class_is_declared_once(types):
     types.add(Made, "invoice.made", 1, None, None)
-    with pytest.raises(Refused, match="Made is declared as 'invoice.made' already"):
+    with pytest.raises(Refused, match=r"Made is declared as 'invoice\.made' already"):
         types.add(Paid, "invoice.made", 1, None, None)
     with pytest.raises(Refused, match="already"):
         types.add(Made, "invoice.other", 1, None, None)

@@ -278,6 +278,13 @@ begin
     raise exception 'data: % bytes exceed the limit of 1048576; store the data elsewhere and pass a reference',
       octet_length(emit.data::text) using errcode = 'program_limit_exceeded';
   end if;
+  -- jsonb refuses what json lets through and no worker could read, json_each neither: NUL and lone surrogates.
+  begin
+    perform emit.data::jsonb, emit.headers::jsonb;
+  exception when data_exception then
+    raise exception 'data: %', sqlerrm using errcode = 'invalid_parameter_value',
+      detail = 'NUL characters, lone surrogates and numbers too large to be kept are refused, in headers too.';
+  end;
   if emit.headers is not null and
      (json_typeof(emit.headers) <> 'object' or octet_length(emit.headers::text) > 16384
       or exists (select from json_each(emit.headers) h where json_typeof(h.value) <> 'string')) then
@@ -307,13 +314,6 @@ begin
   if emit.unique_for is null or emit.unique_for not between '0' and '3650 days' then
     raise exception 'unique_for: must lie between 0 and 3650 days' using errcode = 'invalid_parameter_value';
   end if;
-  -- jsonb refuses what json lets through and no worker could read: NUL and lone surrogates.
-  begin
-    perform emit.data::jsonb, emit.headers::jsonb;
-  exception when data_exception then
-    raise exception 'data: %', sqlerrm using errcode = 'invalid_parameter_value',
-      detail = 'NUL characters, lone surrogates and numbers too large to be kept are refused, in headers too.';
-  end;
   return kept.record_event(emit.type, emit.version, emit.occurred_at, emit.actor, emit.aggregate_type,
                            emit.aggregate_id, emit.headers, emit.data, emit.key, emit.unique_for);
 end $$;
