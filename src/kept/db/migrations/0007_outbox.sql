@@ -204,8 +204,10 @@ create function kept.record_events(
   aggregate_ids text[], headers json[], data json[]
 ) returns uuid[]
   language plpgsql
-  -- One plan, whatever the tables held when it was made: an index scan for each event, never a table for each.
+  -- One plan, whatever the tables held when it was made: an index scan for each event, never a table for each. Before
+  -- PostgreSQL 18 what is off counts as very dear, and each new type would be compiled for: hence no jit.
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off
   as $$
 declare
   now_ timestamptz := kept.now();
