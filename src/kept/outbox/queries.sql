@@ -112,7 +112,7 @@ select e.seq, e.id::text, e.type, e.version, e.recorded_at, e.occurred_at, e.act
         or e.type in (select t.type from kept.event_type t where kept.type_matches(t.type, array[%(pattern)s::text])))
    and (%(aggregate_type)s::text is null or e.aggregate_type = %(aggregate_type)s::text)
    and (%(aggregate_id)s::text is null or e.aggregate_id = %(aggregate_id)s::text)
-   and e.recorded_at >= kept.now() - coalesce(%(newer_than)s::float8, 'infinity') * interval '1 second'
+   and e.recorded_at >= coalesce(kept.now() - %(newer_than)s::float8 * interval '1 second', '-infinity')
  order by e.seq desc
  limit %(limit)s::int
 
