@@ -91,8 +91,8 @@ class Events(Client):
         ``emit("invoice.created", {"id": 7}, actor="user:7", aggregate_type="invoice", aggregate_id="7")``. With a *key*
         a second emit returns the first one's id and does nothing.
         """
-        emissions = [self._emission(event, data, key, about)]
-        return self._run(door.emit(self.outbox_sql, emissions, self.unique_for), tx)[0]
+        emission = self._emission(event, data, key, about)
+        return self._run(door.emit(self.outbox_sql, emission, self.unique_for), tx)
 
     async def aemit(
         self,
@@ -104,18 +104,18 @@ class Events(Client):
         **about: Unpack[About],
     ) -> str:
         """:meth:`emit` for async code."""
-        emissions = [self._emission(event, data, key, about)]
-        return (await self._arun(door.emit(self.outbox_sql, emissions, self.unique_for), tx))[0]
+        emission = self._emission(event, data, key, about)
+        return await self._arun(door.emit(self.outbox_sql, emission, self.unique_for), tx)
 
     def emit_many(self, events: Iterable[object], *, tx: object | None = None) -> list[str]:
         """Emit many events in one statement, in order: all of them or none."""
         emissions = [self._emission(event, None, None, About()) for event in events]
-        return self._run(door.emit(self.outbox_sql, emissions, self.unique_for), tx)
+        return self._run(door.emit_many(self.outbox_sql, emissions), tx)
 
     async def aemit_many(self, events: Iterable[object], *, tx: object | None = None) -> list[str]:
         """:meth:`emit_many` for async code."""
         emissions = [self._emission(event, None, None, About()) for event in events]
-        return await self._arun(door.emit(self.outbox_sql, emissions, self.unique_for), tx)
+        return await self._arun(door.emit_many(self.outbox_sql, emissions), tx)
 
     def _emission(self, given: object, data: object, key: str | None, about: About) -> Emission:
         if isinstance(given, str):

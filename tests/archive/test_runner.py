@@ -195,3 +195,51 @@ async def test_a_pass_works_in_a_session_set_up_for_claiming(database, conn, clo
         done = await upkeep(worker)
         assert (done.keys, done.workers) == (1, 1)
         assert (await (await worker.execute("show enable_seqscan")).fetchone()) == ("off",)
+
+
+# --- events
+
+
+def emit(conn: psycopg.Connection, key: str | None = None) -> None:
+    conn.execute("select kept.emit('a.b', key => %s)", [key])
+
+
+async def test_keys_of_events_are_purged_when_they_expire_a_batch_at_a_time(database, conn, clock: Clock):
+    for number in range(5):
+        emit(conn, f"k{number}")
+    assert (await one_pass(database)).event_keys == 0
+    clock.advance("24h")
+    emit(conn, "fresh")
+    assert (await one_pass(database, batch=2)).event_keys == 5
+    assert conn.execute("select key from kept.event_key").fetchall() == [("fresh",)]
+
+
+async def test_a_key_of_an_event_that_somebody_is_just_taking_over_is_left_alone(database, conn, clock: Clock):
+    emit(conn, "k")
+    clock.advance("25h")
+    with psycopg.connect(database) as other:
+        emit(other, "k")
+        assert (await one_pass(database)).event_keys == 0
+        other.commit()
+    assert conn.execute("select count(*) from kept.event_key").fetchone() == (1,)
+
+
+async def test_events_are_dropped_when_their_time_is_over_and_not_before(database, conn, clock: Clock):
+    emit(conn)
+    clock.advance("29d")
+    await one_pass(database)
+    emit(conn)
+    assert conn.execute("select count(*) from kept.event").fetchone() == (2,)
+    assert conn.execute("select count(*) from kept.event_default").fetchone() == (0,)
+    clock.advance("3d")
+    assert (await one_pass(database)).partitions.dropped > 0
+    assert conn.execute("select count(*) from kept.event").fetchone() == (1,)
+
+
+async def test_events_of_a_month_without_upkeep_are_moved_to_their_partitions(database, conn, clock: Clock):
+    clock.advance("40d")
+    emit(conn)
+    assert conn.execute("select count(*) from kept.event_default").fetchone() == (1,)
+    await one_pass(database)
+    assert conn.execute("select count(*) from kept.event_default").fetchone() == (0,)
+    assert conn.execute("select count(*) from kept.event").fetchone() == (1,)

@@ -20,6 +20,7 @@ KEPT = str(Path(sys.executable).with_name("kept"))
 SMALL = {
     "drain": ["--jobs", "500", "--rounds", "1", "--processes", "1,2"],
     "enqueue": ["--jobs", "60", "--rounds", "1", "--clients", "2", "--many", "100"],
+    "outbox": ["--events", "60", "--rounds", "1", "--many", "100"],
     "latency": ["--samples", "3"],
     "sustained": ["--jobs", "500", "--seconds", "1"],
     "growth": ["--jobs", "200", "--rounds", "1", "--scale", "0.0005"],
@@ -52,6 +53,14 @@ def check_drain(found: Any) -> None:
 def check_enqueue(found: Any) -> None:
     for name in ("kept_per_s", "bare_per_s", "ratio_to_bare", "busy_ratio_to_bare", "many_rows_per_s", "many_to_copy"):
         check_spread(found[name])
+
+
+def check_outbox(found: Any) -> None:
+    check_spread(found["bare_per_s"])
+    assert list(found["emit"]) == ["0", "1", "3"]
+    for each in found["emit"].values():
+        for name in ("per_s", "ratio_to_bare", "many_per_s"):
+            check_spread(each[name])
 
 
 def check_latency(found: Any) -> None:
@@ -88,6 +97,7 @@ def check_spread(found: Any) -> None:
 CHECKS = {
     "drain": check_drain,
     "enqueue": check_enqueue,
+    "outbox": check_outbox,
     "latency": check_latency,
     "sustained": check_sustained,
     "growth": check_growth,

@@ -36,7 +36,15 @@ def perform(block: Block, module: ModuleType, database: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("tasks.md", 20), ("operations.md", 2), ("inbox.md", 6), ("sinks/webhooks.md", 2)]
+    ("page", "least"),
+    [
+        ("tasks.md", 20),
+        ("outbox.md", 5),
+        ("migrating-an-outbox.md", 3),
+        ("operations.md", 2),
+        ("inbox.md", 6),
+        ("sinks/webhooks.md", 2),
+    ],
 )
 def test_the_code_of_a_page_does_what_the_page_says(
     page: str, least: int, page_module: ModuleType, database: str

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from kept import signals
 from kept.errors import Misconfigured
-from kept.integrations.logs import LogSubscriber, configure
+from kept.integrations.logs import SENT, LogSubscriber, configure
 from kept.loggers import job_logger
 from kept.showable import LONGEST, clean, escape
-from kept.signals import JobsClaimed, JobsSettled, PickUp, Settled, Signal
+from kept.signals import EventsSent, JobsClaimed, JobsSettled, PickUp, Settled, Signal
 
 EVIL = "boom\n2026-01-01T00:00:00Z [error] worker_stopped\r\x1b[2J\x9b31m\u2028\u202e\ud800\x00"
 KINDS = [
@@ -92,6 +92,11 @@ def batch(*jobs: Settled) -> JobsSettled:
     return JobsSettled(jobs=jobs)
 
 
+def sent(outcome: str) -> Signal:
+    each = signals.Sending("0190-7", "invoice.made", "invoice", "7", outcome, "refused", "no")
+    return signals.EventsSent(sink="nats", subscription="publish", batch_size=1, duration=0.1, events=[each])
+
+
 def samples() -> list[Signal]:
     """One of every signal, and of every way to settle."""
     plain: list[Signal] = [
@@ -110,6 +115,10 @@ def samples() -> list[Signal]:
         signals.RunnerFailed(runner="schedules", error="ValueError: x"),
         signals.ConnectionLost(error="server closed the connection", delay=1.0),
         signals.ConnectionRestored(down_for=2.5),
+        signals.SinkOpened(sink="nats", code="no_broker", message="refused", failures=2, pause=1.0),
+        signals.SinkClosed(sink="nats"),
+        signals.SinkDisabled(sink="hook", code="gone", message="410"),
+        *(sent(outcome) for outcome in SENT),
         signals.TaskUnknown(queue="mail", task="gone"),
         signals.EventSeen(consumer="mailer", answer="first"),
         signals.Warned(code="default_partition", message="the default partition holds rows"),
@@ -201,7 +210,7 @@ def test_a_signal_of_someone_elses_is_left_to_them() -> None:
 
 
 @pytest.mark.parametrize("format", ["json", "console"])
-@given(signal=st.one_of([st.from_type(kind) for kind in KINDS if kind is not JobsSettled]))
+@given(signal=st.one_of([st.from_type(kind) for kind in KINDS if kind not in (JobsSettled, EventsSent)]))
 def test_whatever_a_signal_holds_it_stays_one_line(format: str, signal: Signal) -> None:
     stream = io.StringIO()
     configure(format, "debug", stream)

@@ -238,6 +238,13 @@ def test_the_documented_table_is_what_is_exposed(documented: Callable[[str], lis
         signals.RunnerFailed(runner="schedules", error="x"),
         signals.JobsReclaimed(worker="u", name="w", reason="expired", jobs=5, failed=1),
         signals.WorkerStarted(worker="a", name="w1", queues=None, tasks=("send",), concurrency=10),
+        signals.EventsSent(
+            sink="nats",
+            subscription="publish",
+            batch_size=1,
+            duration=0.1,
+            events=[signals.Sending("0190-7", "invoice.made", None, None, "published", None, None)],
+        ),
     ):
         metrics(signal)
 

@@ -310,12 +310,12 @@ def test_a_producer_can_touch_no_table_view_or_sequence(producer, conn):
         producer.execute("select from kept.jobs")
 
 
-def test_a_producer_can_call_nothing_but_enqueue_and_the_clock(producer, conn):
+def test_a_producer_can_call_nothing_but_emit_enqueue_and_the_clock(producer, conn):
     rows = conn.execute(
         """select proname from pg_proc where pronamespace = 'kept'::regnamespace
               and has_function_privilege('kept_producer', oid, 'execute') order by 1"""
     ).fetchall()
-    assert [name for (name,) in rows] == ["enqueue", "now"]
+    assert [name for (name,) in rows] == ["emit", "enqueue", "now"]
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         producer.execute("select kept.lane_id('send', null)")
 

@@ -5,12 +5,13 @@ A line that must be refused carries a ``type: ignore`` with the error's code: my
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, assert_type
 from uuid import UUID
 
 import psycopg
 
-from kept import App, Call, Context, Defer, Failure, Inbox, Job, Retry
+from kept import App, Call, Context, Defer, Event, Failure, Inbox, Job, Retry
 
 app = App("postgresql://localhost/app")
 
@@ -80,3 +81,48 @@ async def async_calls(conn: psycopg.AsyncConnection[Any]) -> None:
     assert_type(await app.drain(), list[Job[Any]])
 
     await send_welcome.aenqueue(locale=3)  # type: ignore[call-arg, arg-type]
+
+
+# --- events
+
+
+@app.event("invoice.created", version=2, aggregate_id="id")
+@dataclass
+class InvoiceCreated:
+    id: int
+
+
+@app.on("invoice.created", "invoice.*", retry=Retry(max_attempts=5))
+async def mail_invoice(event: Event[InvoiceCreated]) -> None:
+    assert_type(event.data, InvoiceCreated)
+    assert_type(event.data.id, int)
+
+
+@app.on("invoice.created")
+def count_invoice(ctx: Context, event: Event[InvoiceCreated]) -> int:
+    return ctx.attempt
+
+
+@app.upcast("invoice.created", from_version=1)
+def lift(data: dict[str, Any]) -> dict[str, Any]:
+    return data
+
+
+def emitting(conn: psycopg.Connection[Any], ctx: Context, event: Event[InvoiceCreated]) -> None:
+    assert_type(InvoiceCreated(7), InvoiceCreated)
+    assert_type(count_invoice(ctx, event), int)
+    assert_type(app.emit(InvoiceCreated(7), tx=conn, key="k", actor="user:7", headers={"a": "b"}), str)
+    assert_type(app.emit("invoice.created", {"id": 7}, version=1), str)
+    assert_type(app.emit_many([InvoiceCreated(7), Event(type="a.b", data={})]), list[str])
+
+    InvoiceCreated("seven")  # type: ignore[arg-type]
+    count_invoice(event)  # type: ignore[call-arg, arg-type]
+    app.emit("invoice.created", version="1")  # type: ignore[arg-type]
+    app.emit("invoice.created", who="me")  # type: ignore[call-arg]
+    app.on("a.b", timeout=30)  # type: ignore[arg-type]
+    app.event("a.b", version="1")  # type: ignore[arg-type]
+
+
+async def emitting_in_async_code(conn: psycopg.AsyncConnection[Any]) -> None:
+    assert_type(await app.aemit(InvoiceCreated(7), tx=conn), str)
+    assert_type(await app.aemit_many([InvoiceCreated(7)], tx=conn), list[str])

@@ -96,6 +96,25 @@ class Enqueue(Struct, frozen=True, kw_only=True):
     many_to_copy: Spread
 
 
+class Emit(Struct, frozen=True, kw_only=True):
+    """Events with so many subscriptions."""
+
+    per_s: Spread  # transactions, one by one
+    ratio_to_bare: Spread
+    many_per_s: Spread  # events, with emit_many
+
+
+class Outbox(Struct, frozen=True, kw_only=True):
+    """A row of yours and an event in one transaction, against the same with a plain INSERT."""
+
+    server: Server
+    events: int
+    rounds: int
+    bare_per_s: Spread
+    emit: dict[str, Emit]  # by the number of subscriptions
+    many: int
+
+
 class Sustained(Struct, frozen=True, kw_only=True):
     """Enqueueing and working at once, at a share of what the worker can do."""
 

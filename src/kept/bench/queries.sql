@@ -93,6 +93,22 @@ copy kept.bare (lane, priority, ready, due_at, created_at, payload) from stdin
 insert into kept.bare overriding user value select * from kept.job
 
 
+-- name: own_event_tables
+-- A row of the caller's own, and what an event would be without Kept: the same columns and indexes.
+create table kept.thing (id bigint generated always as identity primary key, name text not null);
+create table kept.bare_event (like kept.event including all)
+
+
+-- name: empty_own_event_tables
+truncate kept.thing, kept.bare_event, kept.event
+
+
+-- name: add_bare_event
+insert into kept.bare_event (id, recorded_at, occurred_at, version, type, aggregate_type, aggregate_id, data,
+                             subscriptions)
+values (gen_random_uuid(), kept.now(), kept.now(), 1, %(type)s, 'thing', %(id)s, %(data)s::json, '{}')
+
+
 -- name: trickle
 -- What enqueue_many does, without its arguments: a producer that leaves the processor to what is measured.
 with new as (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kept.bench.model import Drain, Enqueue, Growth, Idle, Latencies, Latency, Spread, Sustained
+from kept.bench.model import Drain, Enqueue, Growth, Idle, Latencies, Latency, Outbox, Spread, Sustained
 
 
 class Table(NamedTuple):
@@ -46,6 +46,18 @@ def of_enqueue(found: Enqueue) -> Table:
             ("… ratio", found.many_to_copy),
         ]
     )
+
+
+def of_outbox(found: Outbox) -> Table:
+    rows = [("with a plain INSERT, transactions/s", found.bare_per_s)]
+    for name, each in found.emit.items():
+        told = f"{name} subscription{'' if name == '1' else 's'}"
+        rows += [
+            (f"{told}, transactions/s", each.per_s),
+            ("… ratio", each.ratio_to_bare),
+            (f"… emit_many of {found.many:,}, events/s", each.many_per_s),
+        ]
+    return _spreads(rows)
 
 
 def of_latency(found: Latency) -> Table:

@@ -18,6 +18,7 @@ from kept.bench import enqueue as enqueues
 from kept.bench import growth as growths
 from kept.bench import idle as idles
 from kept.bench import latency as latencies
+from kept.bench import outbox as outboxes
 from kept.bench import place as places
 from kept.bench import rules, tables
 from kept.bench import sustained as sustains
@@ -134,6 +135,24 @@ def enqueue(
     with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
         found = enqueues.measure(place, jobs=jobs, rounds=rounds, clients=clients, many=many, phases=phases, say=say)
     _tell(found, rules.enqueue_means(found), tables.of_enqueue(found), as_json=as_json)
+
+
+@bench.command()
+@click.option("--events", type=click.IntRange(1), default=2000, show_default=True, metavar="N")
+@_rounds_option
+@click.option("--many", type=click.IntRange(1), default=10_000, show_default=True, metavar="N", help="In bulk.")
+@_database_option
+@json_option
+@click.pass_obj
+def outbox(session: Session, /, events: int, rounds: int, many: int, database: str | None, as_json: bool) -> None:
+    """Emit in a transaction, against a plain INSERT.
+
+    BEGIN, a row of yours, an event, COMMIT, with no, one and three subscriptions; and with emit_many. The other side
+    writes the same row into a table of the same columns and indexes.
+    """
+    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
+        found = outboxes.measure(place, events=events, rounds=rounds, many=many, say=say)
+    _tell(found, rules.outbox_means(found), tables.of_outbox(found), as_json=as_json)
 
 
 @bench.command()

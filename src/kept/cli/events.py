@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -79,6 +80,12 @@ def _as_moment(_ctx: click.Context, _param: click.Parameter, value: str | None) 
     except ValueError:
         raise click.BadParameter(f"'{escape(value[:40])}' is not a time; write 2026-11-17T08:00") from None
     return given if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+def _as_rate(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter("must be a number")
+    return value
 
 
 @click.command("list")
@@ -182,7 +189,13 @@ def _told(detail: EventDetail) -> Iterator[str]:
 @click.option("--since", callback=_as_moment, metavar="TIME", help="Emitted at or after this: 2026-11-17T08:00 (UTC).")
 @click.option("--until", callback=_as_moment, metavar="TIME", help="Emitted before this.")
 @click.option("--again", is_flag=True, help="Also events it was told of before.")
-@click.option("--rate", type=click.FloatRange(0.001), metavar="N", help="At most so many jobs come due in a second.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0.001),
+    callback=_as_rate,
+    metavar="N",
+    help="At most so many jobs come due in a second.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say how many events that would be.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option

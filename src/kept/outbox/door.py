@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from kept.db.connect import array
 from kept.db.queries import Queries
@@ -58,12 +58,19 @@ def emission(types: EventTypes, event: Event[Any], key: str | None, *, limit: in
     )
 
 
-def emit(sql: Queries, emissions: Sequence[Emission], unique_for: float) -> Steps[list[str]]:
-    """Record events and fan them out; the id of each, or of the event that holds its key."""
+def emit(sql: Queries, emission: Emission, unique_for: float) -> Steps[str]:
+    """Record an event and fan it out; its id, or that of the event that holds its key."""
+    rows = yield sql["emit"], structs.asdict(emission) | {"unique_for": unique_for}
+    id: str = rows[0][0]
+    return id
+
+
+def emit_many(sql: Queries, emissions: Sequence[Emission]) -> Steps[list[str]]:
+    """Record events without keys and fan them out, in order; the id of each."""
     if not emissions:
         return []
     rows = yield (
-        sql["emit"],
+        sql["emit_many"],
         {
             "types": array([e.type for e in emissions]),
             "versions": array([e.version for e in emissions]),
@@ -73,12 +80,10 @@ def emit(sql: Queries, emissions: Sequence[Emission], unique_for: float) -> Step
             "aggregate_ids": array([e.aggregate_id for e in emissions]),
             "headers": array([e.headers for e in emissions]),
             "data": array([e.data for e in emissions]),
-            "keys": array([e.key for e in emissions]),
-            "unique_for": unique_for,
         },
     )
-    told: str = rows[0][0]
-    return told[1:-1].split(",")
+    ids: str = rows[0][0]
+    return ids[1:-1].split(",")
 
 
 def _text(value: object, field: str, most: int) -> str | None:

@@ -2,10 +2,16 @@
 
 
 -- name: emit
--- Record events and fan them out, in the caller's transaction; the ids as text, which any connection reads alike.
+-- Record an event and fan it out, in the caller's transaction; its id as text, which any connection reads alike.
+select kept.record_event(%(type)s::text, %(version)s::int, %(occurred_at)s::timestamptz, %(actor)s::text,
+                         %(aggregate_type)s::text, %(aggregate_id)s::text, %(headers)s::json, %(data)s::json,
+                         %(key)s::text, %(unique_for)s::float8 * interval '1 second')::text
+
+
+-- name: emit_many
 select kept.record_events(%(types)s::text[], %(versions)s::int[], %(occurred)s::timestamptz[], %(actors)s::text[],
                           %(aggregate_types)s::text[], %(aggregate_ids)s::text[], %(headers)s::json[],
-                          %(data)s::json[], %(keys)s::text[], %(unique_for)s::float8 * interval '1 second')::text
+                          %(data)s::json[])::text
 
 
 -- name: unknown
@@ -24,7 +30,7 @@ select t.type from unnest(%(types)s::text[]) t(type)
 
 -- name: lock_routes
 -- Nobody else changes subscriptions or learns of a type until we have committed.
-select pg_advisory_xact_lock(hashtextextended('kept.routes', 0))::text
+update kept.routing set changed_at = kept.now() returning changed_at::text
 
 
 -- name: learn_types
@@ -102,10 +108,11 @@ select e.seq, e.id::text, e.type, e.version, e.recorded_at, e.occurred_at, e.act
        cardinality(e.subscriptions) as subscriptions
   from kept.event e
  where e.seq < %(before)s::bigint
-   and (%(pattern)s::text is null or kept.type_matches(e.type, array[%(pattern)s::text]))
+   and (%(pattern)s::text is null
+        or e.type in (select t.type from kept.event_type t where kept.type_matches(t.type, array[%(pattern)s::text])))
    and (%(aggregate_type)s::text is null or e.aggregate_type = %(aggregate_type)s::text)
    and (%(aggregate_id)s::text is null or e.aggregate_id = %(aggregate_id)s::text)
-   and e.recorded_at >= kept.now() - coalesce(%(newer_than)s::float8, 'infinity') * interval '1 second'
+   and e.recorded_at >= coalesce(kept.now() - %(newer_than)s::float8 * interval '1 second', '-infinity')
  order by e.seq desc
  limit %(limit)s::int
 
@@ -144,8 +151,9 @@ select count(*) from (
   select from kept.event e
    where (%(again)s::boolean or %(subscription)s::int <> all(e.subscriptions))
      and (%(ids)s::uuid[] is null or e.id = any(%(ids)s::uuid[]))
-     and kept.type_matches(e.type, %(patterns)s::text[])
-     and (%(pattern)s::text is null or kept.type_matches(e.type, array[%(pattern)s::text]))
+     and e.type in (select t.type from kept.event_type t
+                     where kept.type_matches(t.type, %(patterns)s::text[])
+                       and kept.type_matches(t.type, array[coalesce(%(pattern)s::text, '*')]))
      and e.recorded_at >= coalesce(%(since)s::timestamptz, '-infinity')
      and e.recorded_at < coalesce(%(until)s::timestamptz, 'infinity')
      and e.seq <= %(upto)s::bigint) e
@@ -165,8 +173,9 @@ with batch as materialized (
    where e.seq > %(after)s::bigint and e.seq <= %(upto)s::bigint
      and (%(again)s::boolean or %(subscription)s::int <> all(e.subscriptions))
      and (%(ids)s::uuid[] is null or e.id = any(%(ids)s::uuid[]))
-     and kept.type_matches(e.type, %(patterns)s::text[])
-     and (%(pattern)s::text is null or kept.type_matches(e.type, array[%(pattern)s::text]))
+     and e.type in (select t.type from kept.event_type t
+                     where kept.type_matches(t.type, %(patterns)s::text[])
+                       and kept.type_matches(t.type, array[coalesce(%(pattern)s::text, '*')]))
      and e.recorded_at >= coalesce(%(since)s::timestamptz, '-infinity')
      and e.recorded_at < coalesce(%(until)s::timestamptz, 'infinity')
    order by e.seq

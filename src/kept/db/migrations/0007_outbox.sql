@@ -27,6 +27,15 @@ create table kept.route (
   primary key (type, subscription)
 );
 
+-- One row, locked by whoever changes subscriptions, shared by whoever learns of a type: else each of the two could miss
+-- what the other has not committed yet. A row and not an advisory lock, so that a transaction whose snapshot is older
+-- than the last change cannot go on as if it had seen it: it gets a serialization failure, and is tried again.
+create table kept.routing (
+  only_one   boolean primary key default true check (only_one),
+  changed_at timestamptz not null default kept.now()
+);
+insert into kept.routing default values;
+
 create sequence kept.event_seq;
 create table kept.event (
   seq            bigint not null default nextval('kept.event_seq'),   -- the order in which they were emitted
@@ -82,8 +91,8 @@ create function kept.type_matches(the_type text, patterns text[]) returns boolea
                   where p = the_type or p = '*' or (right(p, 2) = '.*' and starts_with(the_type, left(p, -1))))
 $$;
 
--- Routes for every type and subscription that has none yet. Whoever changes subscriptions calls it under the lock that
--- learn_type shares: else each of the two could miss what the other has not committed yet.
+-- Routes for every type and subscription that has none yet. Whoever changes subscriptions calls it with the row of
+-- kept.routing locked.
 create function kept.expand_routes() returns void
   language sql as $$
   insert into kept.route (type, subscription, lane)
@@ -96,7 +105,7 @@ $$;
 create function kept.learn_type(the_type text) returns void
   language plpgsql as $$
 begin
-  perform pg_advisory_xact_lock_shared(hashtextextended('kept.routes', 0));
+  perform from kept.routing for share;
   insert into kept.event_type (type) values (the_type) on conflict do nothing;
   insert into kept.route (type, subscription, lane)
   select the_type, s.id, s.lane from kept.subscription s
@@ -118,47 +127,103 @@ create function kept.envelope(
           || ',"headers":' || coalesce(headers::text, '{}') || ',"data":' || data || '}')::json
 $$;
 
--- Record events and fan them out: one job for each that wants one, its payload the envelope. Gives back the event of
--- each: its own id, or that of the event which holds its key. Everything was checked by whoever calls.
+-- Record an event and fan it out: one job for each that wants one, its payload the envelope. Gives back its id, or that
+-- of the event which holds its key. Everything was checked by whoever calls. Most calls are for one event, and take half
+-- as long as record_events does; planning anew each time would take longer than the work.
+create function kept.record_event(
+  the_type text, the_version int, given_at timestamptz, the_actor text, the_aggregate_type text,
+  the_aggregate_id text, the_headers json, the_data json, the_key text, unique_for interval
+) returns uuid
+  language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+  now_ timestamptz := kept.now();
+  the_id uuid := kept.uuid7();
+  happened_at timestamptz := coalesce(given_at, now_);
+  aggregate text := the_aggregate_type || '/' || the_aggregate_id;
+  holder uuid;
+  told int[];
+  lanes int[];
+  priorities int[];
+  orders boolean[];
+  envelope json;
+begin
+  if the_key is not null then
+    insert into kept.event_key as k (type, key, event, expires_at)
+    values (the_type, the_key, the_id, now_ + unique_for)
+    on conflict (type, key) do update
+      set event = case when k.expires_at <= now_ then excluded.event else k.event end,
+          expires_at = case when k.expires_at <= now_ then excluded.expires_at else k.expires_at end
+    returning k.event into holder;
+    if holder <> the_id then
+      return holder;
+    end if;
+  end if;
+
+  for attempt in 1..2 loop
+    select array_agg(r.subscription order by r.subscription), array_agg(l.id order by r.subscription),
+           array_agg(l.priority order by r.subscription), array_agg(l.ordered order by r.subscription)
+      into told, lanes, priorities, orders
+      from kept.route r join kept.lane l on l.id = r.lane
+     where r.type = the_type;
+    exit when told is not null or exists (select from kept.event_type t where t.type = the_type);
+    perform kept.learn_type(the_type);
+  end loop;
+
+  -- Jobs of one aggregate get their ids in the order of commits: whoever comes second waits here, before it draws any.
+  if aggregate is not null and true = any(orders) then
+    perform kept.lock_order(o.lane, aggregate)
+       from (select distinct r.lane from unnest(lanes, orders) r(lane, ordered) where r.ordered order by 1) o;
+  end if;
+
+  insert into kept.event (id, recorded_at, occurred_at, version, type, actor, aggregate_type, aggregate_id, headers, data,
+                          subscriptions)
+  values (the_id, now_, happened_at, the_version, the_type, the_actor, the_aggregate_type, the_aggregate_id, the_headers,
+          the_data, coalesce(told, '{}'));
+  if told is null then
+    return the_id;
+  end if;
+
+  envelope := kept.envelope(the_id, the_type, the_version, happened_at, the_actor, the_aggregate_type, the_aggregate_id,
+                            the_headers, the_data);
+  insert into kept.job (id, lane, priority, ready, due_at, created_at, headers, payload, order_key)
+  select d.id, d.lane, d.priority, true, now_, now_, the_headers, envelope,
+         case when d.ordered then coalesce(aggregate, '#' || d.id) end
+    from (select nextval('kept.job_id_seq') as id, r.lane, r.priority, r.ordered
+            from unnest(lanes, priorities, orders) r(lane, priority, ordered)) d;
+  if exists (select from kept.sleeper s where s.lane = any(lanes) and s.until > now_) then
+    perform pg_notify('kept:wake', r.lane || ':' || r.priority)
+       from unnest(lanes, priorities) r(lane, priority)
+      where exists (select from kept.sleeper s where s.lane = r.lane and s.until > now_);
+  end if;
+  return the_id;
+end $$;
+
+-- record_event for many at once, without keys; their ids in the same order.
 create function kept.record_events(
   types text[], versions int[], occurred timestamptz[], actors text[], aggregate_types text[],
-  aggregate_ids text[], headers json[], data json[], keys text[], unique_for interval
+  aggregate_ids text[], headers json[], data json[]
 ) returns uuid[]
-  language plpgsql as $$
+  language plpgsql
+  -- One plan, whatever the tables held when it was made: an index scan for each event, never a table for each. Before
+  -- PostgreSQL 18 what is off counts as very dear, and each new type would be compiled for: hence no jit.
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off
+  as $$
 declare
   now_ timestamptz := kept.now();
   ids uuid[] := array(select kept.uuid7() from unnest(types));
-  held uuid[] := ids;
   woken bigint;
 begin
   perform kept.learn_type(t.type)
      from (select distinct e.type from unnest(types) e(type) order by e.type) t
     where not exists (select from kept.event_type k where k.type = t.type);
 
-  if array_remove(keys, null) <> '{}' then
-    with given as (
-      select * from unnest(ids, types, keys) with ordinality g(id, type, key, ord)
-    ), holds as (
-      insert into kept.event_key as k (type, key, event, expires_at)
-      select distinct on (g.type, g.key) g.type, g.key, g.id, now_ + unique_for
-        from given g where g.key is not null
-       order by g.type, g.key, g.ord       -- one order for everybody: two emitters cannot deadlock
-      on conflict (type, key) do update
-        set event = case when k.expires_at <= now_ then excluded.event else k.event end,
-            expires_at = case when k.expires_at <= now_ then excluded.expires_at else k.expires_at end
-      returning k.type, k.key, k.event
-    )
-    select array_agg(coalesce(h.event, g.id) order by g.ord) into held
-      from given g left join holds h on h.type = g.type and h.key = g.key;
-    -- The same key twice in one call: only the first keeps its own id, so only that one is an event.
-  end if;
-
   -- Jobs of one aggregate get their ids in the order of commits: whoever comes second waits here, before it draws any.
   perform kept.lock_orders(array_agg(l.id), array_agg(e.aggregate_type || '/' || e.aggregate_id))
-     from unnest(ids, held, types, aggregate_types, aggregate_ids) e(id, event, type, aggregate_type, aggregate_id)
+     from unnest(types, aggregate_types, aggregate_ids) e(type, aggregate_type, aggregate_id)
      join kept.route r on r.type = e.type
      join kept.lane l on l.id = r.lane and l.ordered
-    where e.id = e.event and e.aggregate_id is not null
+    where e.aggregate_id is not null
    having count(*) > 0;
 
   with fresh as (
@@ -166,10 +231,9 @@ begin
            g.aggregate_id, g.headers, g.data,
            kept.envelope(g.id, g.type, g.version, coalesce(g.given_at, now_), g.actor, g.aggregate_type,
                          g.aggregate_id, g.headers, g.data) as envelope
-      from unnest(ids, held, types, versions, occurred, actors, aggregate_types, aggregate_ids, headers, data)
+      from unnest(ids, types, versions, occurred, actors, aggregate_types, aggregate_ids, headers, data)
            with ordinality
-           g(id, event, type, version, given_at, actor, aggregate_type, aggregate_id, headers, data, ord)
-     where g.id = g.event
+           g(id, type, version, given_at, actor, aggregate_type, aggregate_id, headers, data, ord)
   ), recorded as (
     insert into kept.event (id, recorded_at, occurred_at, version, type, actor, aggregate_type, aggregate_id,
                             headers, data, subscriptions)
@@ -194,7 +258,7 @@ begin
   select count(pg_notify('kept:wake', n.lane || ':' || n.priority)) into woken
     from (select distinct lane, priority from new) n
    where exists (select from kept.sleeper s where s.lane = n.lane and s.until > now_);
-  return held;
+  return ids;
 end $$;
 
 -- Emit from any language, in the caller's transaction.
@@ -204,8 +268,6 @@ create function kept.emit(
   key text default null, unique_for interval default '24 hours'
 ) returns uuid
   language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-  recorded uuid[];
 begin
   if emit.type is null or length(emit.type) > 200 or emit.type !~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' then
     raise exception 'type: % is not the type of an event; write words of letters, digits, _ and - with dots between',
@@ -218,6 +280,13 @@ begin
     raise exception 'data: % bytes exceed the limit of 1048576; store the data elsewhere and pass a reference',
       octet_length(emit.data::text) using errcode = 'program_limit_exceeded';
   end if;
+  -- jsonb refuses what json lets through and no worker could read, json_each neither: NUL and lone surrogates.
+  begin
+    perform emit.data::jsonb, emit.headers::jsonb;
+  exception when data_exception then
+    raise exception 'data: %', sqlerrm using errcode = 'invalid_parameter_value',
+      detail = 'NUL characters, lone surrogates and numbers too large to be kept are refused, in headers too.';
+  end;
   if emit.headers is not null and
      (json_typeof(emit.headers) <> 'object' or octet_length(emit.headers::text) > 16384
       or exists (select from json_each(emit.headers) h where json_typeof(h.value) <> 'string')) then
@@ -247,17 +316,8 @@ begin
   if emit.unique_for is null or emit.unique_for not between '0' and '3650 days' then
     raise exception 'unique_for: must lie between 0 and 3650 days' using errcode = 'invalid_parameter_value';
   end if;
-  -- jsonb refuses what json lets through and no worker could read: NUL and lone surrogates.
-  begin
-    perform emit.data::jsonb, emit.headers::jsonb;
-  exception when data_exception then
-    raise exception 'data: %', sqlerrm using errcode = 'invalid_parameter_value',
-      detail = 'NUL characters, lone surrogates and numbers too large to be kept are refused, in headers too.';
-  end;
-  recorded := kept.record_events(array[emit.type], array[emit.version], array[emit.occurred_at], array[emit.actor],
-                                 array[emit.aggregate_type], array[emit.aggregate_id], array[emit.headers],
-                                 array[emit.data], array[emit.key], emit.unique_for);
-  return recorded[1];
+  return kept.record_event(emit.type, emit.version, emit.occurred_at, emit.actor, emit.aggregate_type,
+                           emit.aggregate_id, emit.headers, emit.data, emit.key, emit.unique_for);
 end $$;
 
 revoke all on all tables in schema kept from public;
@@ -267,8 +327,9 @@ revoke all on function kept.type_matches(text, text[]) from public;
 revoke all on function kept.expand_routes() from public;
 revoke all on function kept.learn_type(text) from public;
 revoke all on function kept.envelope(uuid, text, int, timestamptz, text, text, text, json, json) from public;
-revoke all on function kept.record_events(text[], int[], timestamptz[], text[], text[], text[], json[], json[], text[],
-                                          interval) from public;
+revoke all on function kept.record_event(text, int, timestamptz, text, text, text, json, json, text, interval) from public;
+revoke all on function kept.record_events(text[], int[], timestamptz[], text[], text[], text[], json[], json[])
+  from public;
 revoke all on function kept.emit(text, json, text, text, int, text, timestamptz, json, text, interval) from public;
 
 do $$
