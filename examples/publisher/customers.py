@@ -11,7 +11,7 @@ from judge import Fact
 from packfinder import app, list_pack, reserve_pack, reserve_pack_as_before, return_pack
 
 PACKS = 20
-PAUSE = 0.02  # seconds between two customers
+PAUSE = 0.04  # seconds between two customers
 OLD_EVERY, DECLINED_EVERY = 10, 25  # reservations
 
 

@@ -19,7 +19,7 @@ from parts import Publisher, StoryFailed, broker, create_subscription, database,
 from search_index import SearchIndex
 from stand_in import StandIn
 
-PATIENCE = 30.0  # seconds for anything that must happen
+PATIENCE = 60.0  # seconds for anything that must happen
 TELL_EVERY = 2.0  # seconds
 
 
@@ -54,7 +54,7 @@ class Story:
                 say(f"the publisher is kept worker packfinder:app, pid {self._publisher.pid}")
                 self._threads.append(pool.submit(self._customers.come, self._closing))
                 self._threads.append(pool.submit(self._index.follow, self._leaving))
-                self._wait_for_effects()
+                self._wait_for_effects(1)
                 began = time.monotonic()
                 self._watch(0.2 * seconds)
                 self._kill_the_publisher()
@@ -74,10 +74,11 @@ class Story:
         kept("migrate")
         kept("sync", "packfinder:app")  # from now on events go to whom the App declares, whoever emits them
 
-    def _wait_for_effects(self) -> None:
+    def _wait_for_effects(self, count: int) -> None:
+        """Until the search index has applied so many events."""
         deadline = time.monotonic() + PATIENCE
-        while not search_index.applied(self._conn) and not self._enough.wait(0.1):
-            self._look(deadline, "the first event")
+        while len(search_index.applied(self._conn)) < count and not self._enough.wait(0.1):
+            self._look(deadline, f"event {count} at the search index")
 
     # --- what goes wrong
 
@@ -89,6 +90,8 @@ class Story:
         self._enough.wait(1.0)  # as long as a supervisor takes
         self._publisher.start()
         say(f"another publisher starts, pid {self._publisher.pid}")
+        self._wait_for_effects(len(self._customers.emitted))
+        say("it has published what the other one left")
 
     def _stop_the_broker(self, seconds: float) -> None:
         if self._enough.is_set():
@@ -110,7 +113,7 @@ class Story:
         deadline = time.monotonic() + PATIENCE
         while (lines := kept("sinks").splitlines())[1].split()[2] != state:
             self._look(deadline, f"the sink to be {state}")
-            time.sleep(0.2)
+            time.sleep(0.5)
         say("\n           ".join(["kept sinks", *lines]))
 
     # --- the end
