@@ -47,6 +47,8 @@ def main() -> int:
     except StoryFailed as failure:
         sys.stderr.write(f"publisher: {failure} (the logs are in {folder})\n")
         return 1
+    except KeyboardInterrupt:
+        return 130
     sys.stdout.write(f"{verdict}\n")
     return 0 if verdict.clean else 1
 

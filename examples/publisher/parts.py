@@ -69,6 +69,7 @@ class Publisher:
     """``kept worker``, which is killed and started again."""
 
     def __init__(self, log: Path) -> None:
+        log.unlink(missing_ok=True)
         self._log = log
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -124,7 +125,7 @@ def create_subscription(name: str) -> str:
     """A subscription to the topic, and the topic if it is missing; Kept creates neither."""
     topic, path = f"projects/{PROJECT}/topics/{TOPIC}", f"projects/{PROJECT}/subscriptions/{name}"
     with contextlib.suppress(AlreadyExists):
-        PublisherClient().create_topic(name=topic)
+        PublisherClient().create_topic(name=topic, retry=None, timeout=10)
     with SubscriberClient() as client:
         client.create_subscription(request={"name": path, "topic": topic, "enable_message_ordering": True})
     return path

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import psycopg
+from google.api_core.exceptions import GoogleAPICallError
 
 import packfinder
 import search_index
@@ -28,7 +29,7 @@ def tell(folder: Path, seconds: float, enough: threading.Event) -> Verdict:
     try:
         with database(folder), broker() as stand_in:
             return Story(stand_in, Publisher(folder / "publisher.log"), enough).play(seconds)
-    except (Error, psycopg.Error, OSError) as error:
+    except (Error, psycopg.Error, GoogleAPICallError, OSError) as error:
         raise StoryFailed(" ".join(str(error).split())) from error
 
 
