@@ -3,13 +3,16 @@ PY ?= python3
 BIN := .venv/bin
 PG15 ?= /usr/lib/postgresql/15/bin
 
-.PHONY: help demo test check check-rest venv lint types imports test-debian test-slow storm test-15 bench-peers lock clean
+.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow storm test-15 bench-peers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
 demo: .venv/.demo ## a fleet of workers, killed every few seconds, losing nothing (Ctrl-C ends it)
 	@$(BIN)/python examples/demo
+
+publisher: .venv/.dev ## domain events to Google Pub/Sub (a stand-in), with publisher and broker failing
+	@$(BIN)/python examples/publisher
 
 test: .venv/.dev ## the test suite on the embedded PostgreSQL; needs neither apt nor root
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not debian" -q

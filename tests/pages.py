@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples" / "publisher" / "README.md",
 ]
 
 _BLOCK = re.compile(

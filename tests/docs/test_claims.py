@@ -120,6 +120,7 @@ def test_every_setting_named_is_one(page: Path) -> None:
     known = {variable.name for variable in VARIABLES} | {alias.name for alias in ALIASES}
     # Not settings of a worker; docs/configuration.md says so, and what a mistake looks like.
     known |= {"KEPT_PG_BIN", "KEPT_SERVICE_", "KEPT_PORT", "KEPT_DEMO_", "KEPT_TEST_", "KEPT_"}
+    known |= {"KEPT_DEMO_SECONDS", "KEPT_DEMO_DIR"} if page.is_relative_to(ROOT / "examples") else set()
     known |= {"KEPT_CONCURENCY", "KEPT_LEASE_MS"} if page.name == "configuration.md" else set()
     named = set(re.findall(r"\bKEPT_[A-Z0-9_]*", page.read_text(encoding="utf-8")))
     assert named - known == set()

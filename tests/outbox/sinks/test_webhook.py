@@ -221,6 +221,7 @@ def test_every_status_has_an_answer(status: int) -> None:
         (formatdate(time.time() - 1000, usegmt=True), 0, 0),
         ("99999999999999999999", LONGEST_WAIT, LONGEST_WAIT),
     ],
+    ids=["seconds", "a date to come", "a date gone by", "too long"],
 )
 async def test_an_endpoint_may_ask_to_wait_but_not_for_ever(header: str, least: float, most: float) -> None:
     answer = await answer_to(answering(429, retry_after=header))
