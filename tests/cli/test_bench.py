@@ -20,7 +20,7 @@ KEPT = str(Path(sys.executable).with_name("kept"))
 SMALL = {
     "drain": ["--jobs", "500", "--rounds", "1", "--processes", "1,2"],
     "enqueue": ["--jobs", "60", "--rounds", "1", "--clients", "2", "--many", "100"],
-    "outbox": ["--events", "60", "--rounds", "1", "--many", "100"],
+    "outbox": ["--events", "60", "--rounds", "1", "--many", "100", "--drained", "600"],
     "latency": ["--samples", "3"],
     "sustained": ["--jobs", "500", "--seconds", "1"],
     "growth": ["--jobs", "200", "--rounds", "1", "--scale", "0.0005"],
@@ -61,6 +61,11 @@ def check_outbox(found: Any) -> None:
     for each in found["emit"].values():
         for name in ("per_s", "ratio_to_bare", "many_per_s"):
             check_spread(each[name])
+    assert (found["ordered"]["events"], found["ordered"]["violations"]) == (600, 0)
+    check_spread(found["ordered"]["per_s"])
+    assert found["published"]["events"] == 600
+    for name in ("per_s", "bare_per_s", "ratio_to_bare"):
+        check_spread(found["published"][name])
 
 
 def check_latency(found: Any) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from typing import Any
 
 from kept.app import App
 from kept.bench import child
 from kept.bench.tally import Tally
+from kept.outbox.model import Event
 from kept.signals import JobsSettled, Signal, Subscriber, WorkerStarted
 
 DRAIN, STAMPS, BUSY, ASIDE, HALTED = "drain", "stamps", "busy", "aside", "halted"  # queues
+ORDERED, PUBLISHED = "ordered", "published"  # queues, and the types of the events behind them
+NATS = "BENCH_NATS"  # the URL of the broker that events are published to
+VIOLATION = 0  # a mode of the tally: counts events that came out of order
 MOMENT = 0.005  # seconds
 
 app = App()
@@ -36,6 +42,25 @@ async def stamp(number: int) -> None:
     """Write down when the handler began."""
     if _tally is not None:
         _tally.stamp(number)
+
+
+_last: dict[str | None, int] = {}
+
+
+@app.on(ORDERED, name=ORDERED, queue=ORDERED, ordered=True)
+async def in_order(event: Event[Any]) -> None:
+    """Count what comes out of order, and do nothing else."""
+    number = event.data["number"]
+    if _tally is not None and number <= _last.get(event.aggregate_id, 0):
+        _tally.done_in(VIOLATION)
+    _last[event.aggregate_id] = number
+
+
+if NATS in os.environ:
+    from kept.outbox.sinks.nats import NatsSink
+
+    sink = NatsSink(os.environ[NATS], topic="bench.{type}", stream="BENCH", create_stream=True)
+    app.publish(PUBLISHED, to=sink, name=PUBLISHED, queue=PUBLISHED)
 
 
 def _telling(tally: Tally) -> Subscriber:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,29 +129,45 @@ def clients(place: Place, number: int) -> Iterator[Crew]:
 
 @contextmanager
 def workers(
-    place: Place, tuning: Tuning, *, jobs: int, processes: int = 1, queue: str = DRAIN, stamps: int = 0
+    place: Place,
+    tuning: Tuning,
+    *,
+    jobs: int,
+    processes: int = 1,
+    queue: str = DRAIN,
+    stamps: int = 0,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Crew]:
     """Worker processes as in production."""
-    with _crew(place, (*WORKER, queue), tuning, jobs=jobs, processes=processes, stamps=stamps) as crew:
+    command = (*WORKER, queue)
+    with _crew(place, command, tuning, jobs=jobs, processes=processes, stamps=stamps, environ=environ) as crew:
         yield crew
 
 
 @contextmanager
 def _crew(
-    place: Place, command: tuple[str, ...], tuning: Tuning, *, jobs: int, processes: int = 1, stamps: int = 0
+    place: Place,
+    command: tuple[str, ...],
+    tuning: Tuning,
+    *,
+    jobs: int,
+    processes: int = 1,
+    stamps: int = 0,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Crew]:
     crew = Crew([])
+    given = environment(place, tuning) | dict(environ or {})
     with TemporaryDirectory(dir=place.folder) as folder:
         try:
             for index in range(processes):
-                crew.members.append(_member(Path(folder), index, place, command, tuning, jobs=jobs, stamps=stamps))
+                crew.members.append(_member(Path(folder), index, command, given, jobs=jobs, stamps=stamps))
             yield crew
         finally:
             _end(crew)
 
 
 def _member(
-    folder: Path, index: int, place: Place, command: tuple[str, ...], tuning: Tuning, *, jobs: int, stamps: int
+    folder: Path, index: int, command: tuple[str, ...], environ: Mapping[str, str], *, jobs: int, stamps: int
 ) -> Member:
     path, log = folder / f"tally{index}", folder / f"log{index}"
     tally = Tally.create(path, target=jobs, stamps=stamps)
@@ -159,7 +175,7 @@ def _member(
         # A group of its own: Ctrl-C is ours to answer.
         process = subprocess.Popen(
             [sys.executable, *command],
-            env=environment(place, tuning) | {TALLY: str(path), PARENT: str(os.getpid())},
+            env={**environ, TALLY: str(path), PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

@@ -104,6 +104,24 @@ class Emit(Struct, frozen=True, kw_only=True):
     many_per_s: Spread  # events, with emit_many
 
 
+class Ordered(Struct, frozen=True, kw_only=True):
+    """Events in order for each aggregate, to a handler that does nothing: most of them of one aggregate."""
+
+    events: int
+    aggregates: int
+    per_s: Spread
+    violations: int
+
+
+class Published(Struct, frozen=True, kw_only=True):
+    """Events to NATS JetStream, each acknowledged, against the client library in a bare loop."""
+
+    events: int
+    per_s: Spread
+    bare_per_s: Spread
+    ratio_to_bare: Spread
+
+
 class Outbox(Struct, frozen=True, kw_only=True):
     """A row of yours and an event in one transaction, against the same with a plain INSERT."""
 
@@ -113,6 +131,8 @@ class Outbox(Struct, frozen=True, kw_only=True):
     bare_per_s: Spread
     emit: dict[str, Emit]  # by the number of subscriptions
     many: int
+    ordered: Ordered
+    published: Published | None  # None: there is no NATS to publish to
 
 
 class Sustained(Struct, frozen=True, kw_only=True):

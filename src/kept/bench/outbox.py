@@ -1,4 +1,4 @@
-"""``kept bench outbox``: what an event costs in the caller's transaction."""
+"""``kept bench outbox``: what an event costs in the caller's transaction, and how fast it gets where it is to go."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kept.app import App
+from kept.bench import delivery
+from kept.bench.delivery import sync
 from kept.bench.drain import Say
 from kept.bench.model import Emit, Outbox
 from kept.bench.place import Conn, Place
 from kept.bench.producer import TEXT, open_client
 from kept.bench.rules import ratios, spread
 from kept.config import Settings
-from kept.db.connect import Link
 from kept.db.queries import Queries
 from kept.outbox.model import Event
-from kept.worker.post import declare
 
 BLOCK = 50  # transactions in a row; then it is another's turn
 SUBSCRIPTIONS = (0, 1, 3)
@@ -28,8 +28,8 @@ BARE = -1
 Rates = defaultdict[int, list[float]]
 
 
-def measure(place: Place, *, events: int, rounds: int, many: int, say: Say) -> Outbox:
-    """Emit one by one to nobody, to one and to three subscriptions, and in bulk."""
+def measure(place: Place, *, events: int, rounds: int, many: int, drained: int, nats: str | None, say: Say) -> Outbox:
+    """Emit one by one to nobody, to one and to three subscriptions, and in bulk; then drain in order, and to *nats*."""
     app = _app(place)
     for statement in place.sql["own_event_tables"].split(";"):
         place.conn.execute(statement)
@@ -47,6 +47,8 @@ def measure(place: Place, *, events: int, rounds: int, many: int, say: Say) -> O
         bare_per_s=spread(single[BARE]),
         emit={str(count): _emit(single, bulk, count) for count in SUBSCRIPTIONS},
         many=many,
+        ordered=delivery.ordered(place, events=drained, rounds=rounds, say=say),
+        published=None if nats is None else delivery.published(place, nats, events=drained, rounds=rounds, say=say),
     )
 
 
@@ -72,16 +74,8 @@ def _app(place: Place) -> App:
     for count in SUBSCRIPTIONS:
         for number in range(count):
             app.on(_type(count), name=f"told_{count}_{number}")(handle)
-    asyncio.run(_sync(app))
+    asyncio.run(sync(app))
     return app
-
-
-async def _sync(app: App) -> None:
-    link = await Link.open(app.database, name="kept bench")
-    try:
-        await declare(link, app.plan(kept=False))
-    finally:
-        await link.close()
 
 
 @dataclass(slots=True)

@@ -112,7 +112,20 @@ def outbox_means(found: Outbox) -> str:
     shares = [f"{percent(each.ratio_to_bare.median)} with {name}" for name, each in found.emit.items()]
     return (
         f"With an event in the transaction, one client commits this often, compared to a plain INSERT of the same row, "
-        f"by the number of subscriptions: {', '.join(shares)}. {server_means(found.server)}"
+        f"by the number of subscriptions: {', '.join(shares)}. {_delivery_means(found)} {server_means(found.server)}"
+    )
+
+
+def _delivery_means(found: Outbox) -> str:
+    ordered = found.ordered
+    wrong = "none" if not ordered.violations else str(ordered.violations)
+    told = f"In order, {ordered.per_s.median:,.0f} events/s are handled, {wrong} of them out of order."
+    if found.published is None:
+        return f"{told} To measure publishing, name a NATS server with --nats, or install nats-server."
+    share = percent(found.published.ratio_to_bare.median)
+    return (
+        f"{told} To NATS JetStream go {found.published.per_s.median:,.0f} events/s, each acknowledged: {share} of what "
+        f"the client library alone publishes."
     )
 
 

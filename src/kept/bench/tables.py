@@ -57,6 +57,13 @@ def of_outbox(found: Outbox) -> Table:
             ("… ratio", each.ratio_to_bare),
             (f"… emit_many of {found.many:,}, events/s", each.many_per_s),
         ]
+    rows.append((f"in order, {found.ordered.aggregates} aggregates, events/s", found.ordered.per_s))
+    if found.published is not None:
+        rows += [
+            ("to NATS JetStream, acknowledged events/s", found.published.per_s),
+            ("… the client in a bare loop", found.published.bare_per_s),
+            ("… ratio", found.published.ratio_to_bare),
+        ]
     return _spreads(rows)
 
 

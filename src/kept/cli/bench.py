@@ -13,6 +13,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from kept.bench import delivery, rules, tables
 from kept.bench import drain as drains
 from kept.bench import enqueue as enqueues
 from kept.bench import growth as growths
@@ -20,7 +21,6 @@ from kept.bench import idle as idles
 from kept.bench import latency as latencies
 from kept.bench import outbox as outboxes
 from kept.bench import place as places
-from kept.bench import rules, tables
 from kept.bench import sustained as sustains
 from kept.bench.drain import TUNED, Say
 from kept.bench.model import Tuning
@@ -141,17 +141,33 @@ def enqueue(
 @click.option("--events", type=click.IntRange(1), default=2000, show_default=True, metavar="N")
 @_rounds_option
 @click.option("--many", type=click.IntRange(1), default=10_000, show_default=True, metavar="N", help="In bulk.")
+@click.option("--drained", type=click.IntRange(600), default=100_000, show_default=True, metavar="N", help="To drain.")
+@click.option("--nats", metavar="URL", help="A NATS server to publish to; by default one is started, if there is one.")
 @_database_option
 @json_option
 @click.pass_obj
-def outbox(session: Session, /, events: int, rounds: int, many: int, database: str | None, as_json: bool) -> None:
-    """Emit in a transaction, against a plain INSERT.
+def outbox(
+    session: Session,
+    /,
+    events: int,
+    rounds: int,
+    many: int,
+    drained: int,
+    nats: str | None,
+    database: str | None,
+    as_json: bool,
+) -> None:
+    """Emit in a transaction, against a plain INSERT; then drain in order, and to NATS.
 
     BEGIN, a row of yours, an event, COMMIT, with no, one and three subscriptions; and with emit_many. The other side
     writes the same row into a table of the same columns and indexes.
     """
-    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
-        found = outboxes.measure(place, events=events, rounds=rounds, many=many, say=say)
+    with (
+        _measuring(session, database, as_json=as_json) as (site, say),
+        places.place(site) as place,
+        delivery.broker(nats, place.folder) as url,
+    ):
+        found = outboxes.measure(place, events=events, rounds=rounds, many=many, drained=drained, nats=url, say=say)
     _tell(found, rules.outbox_means(found), tables.of_outbox(found), as_json=as_json)
 
 
