@@ -14,6 +14,7 @@ from kept.admin.facts import Clock, Facts, Server, Session
 from kept.admin.model import Finding, LaneRow, WorkerRow
 from kept.archive.rules import Make
 from kept.outbox.inbox.model import ConsumerRow
+from kept.outbox.rows import SinkRow, SubscriptionRow
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HEALTHY = Facts(
@@ -52,10 +53,40 @@ def codes(findings: list[Finding], level: str) -> list[str]:
     return [finding.code for finding in findings if finding.level == level]
 
 
+def subscription(**changes) -> SubscriptionRow:
+    plain = SubscriptionRow(1, "tell", ["a.*"], "mail", False, None, NOW, NOW, None, 1, True, True)
+    return msgspec.structs.replace(plain, **changes)
+
+
+def sink(**changes) -> SinkRow:
+    return msgspec.structs.replace(SinkRow("nats", "nats", 0, None, None, None, None, None, [1], 0.0), **changes)
+
+
+@pytest.mark.parametrize(
+    ("known", "code"),
+    [
+        ({"subscriptions": (subscription(declared=False),)}, "subscription_undeclared"),
+        ({"sinks": (sink(opened_at=NOW, last_code="away", last_error="no answer"),)}, "sink_open"),
+    ],
+)
+def test_what_is_fanned_out_to_nobody_and_what_rests_is_worth_a_warning(known, code):
+    assert codes(rules.judge(msgspec.structs.replace(HEALTHY, **known)), "warning") == [code]
+
+
+def test_a_retired_subscription_and_one_without_any_worker_are_not():
+    for each in (subscription(declared=False, retired_at=NOW), subscription(declared=False, anybody=False)):
+        assert codes(rules.judge(msgspec.structs.replace(HEALTHY, subscriptions=(each,))), "warning") == []
+
+
+def test_a_sink_that_is_gone_is_a_problem():
+    gone = sink(disabled_at=NOW, last_code="gone", last_error="410")
+    assert codes(rules.judge(msgspec.structs.replace(HEALTHY, sinks=(gone,))), "problem") == ["sink_disabled"]
+
+
 def test_the_healthy_are_told_so_in_every_matter():
     findings = rules.judge(HEALTHY)
     assert {finding.level for finding in findings} == {"ok"}
-    assert len(findings) == 11
+    assert len(findings) == 12
     assert not rules.is_sick(findings)
 
 

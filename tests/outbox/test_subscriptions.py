@@ -8,7 +8,6 @@ from kept import App, Event, NotFound, Refused
 from kept.db.tx import run
 from kept.outbox import log
 from kept.outbox.sink import Sink
-from kept.outbox.subscriptions import Subscription, Subscriptions
 
 
 async def heard(event: Event) -> None:
@@ -128,16 +127,15 @@ def test_two_sinks_of_one_name_are_refused():
     class Broker(Sink):
         kind = "test"
 
-        def __init__(self, name: str) -> None:
-            self.name = name
+        def __init__(self) -> None:
+            super().__init__(name="nats", topic="events")
 
         async def send(self, messages): ...
         async def ping(self): ...
         async def close(self): ...
 
-    subscriptions = Subscriptions()
-    sink = Broker("nats")
-    subscriptions.add(Subscription("one", ("*",), "default", sink))
-    subscriptions.add(Subscription("two", ("a.b",), "default", sink))
+    app, sink = App("postgresql://nowhere"), Broker()
+    app.publish("*", to=sink)
+    app.publish("a.b", to=sink, name="another")
     with pytest.raises(Refused, match="two of this name"):
-        subscriptions.add(Subscription("three", ("*",), "default", Broker("nats")))
+        app.publish("*", to=Broker(), name="third")
