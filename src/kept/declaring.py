@@ -137,7 +137,7 @@ class Declaring(Events):
         signature: Callable[..., Signature] = Signature,
         *,
         ordered: Ordered = False,
-        batch: int = 1,
+        batch: int = 0,
     ) -> Declaration:
         called = check_name(name or getattr(handler, "__name__", None), what="task", most=MOST_TASK)
         takes_context = wants_context(handler, called)
