@@ -120,12 +120,14 @@ class Fleet:
         self._ledger = folder / "ledger"
         self._ledger.touch()
 
-    def start(self, *options: str, database: str | None = None, wait: bool = True, **settings: str) -> Member:
+    def start(
+        self, *options: str, database: str | None = None, wait: bool = True, app: str = "errands:app", **settings: str
+    ) -> Member:
         """Start ``kept worker`` with *options*; returns when it is at work, unless told not to *wait*."""
         log = self.folder / f"worker-{len(self.members)}.log"
         with log.open("wb") as stderr:
             process = subprocess.Popen(
-                [KEPT, "worker", "errands:app", *options],
+                [KEPT, "worker", app, *options],
                 cwd=self.folder,
                 env=self.environment(database=database, **settings),
                 stdin=subprocess.DEVNULL,

@@ -6,9 +6,8 @@ import json
 import os
 from typing import Any
 
-from kept.outbox.sinks.nats import NatsSink
-
 from kept import App, Event
+from kept.outbox.sinks.nats import NatsSink
 
 STREAM = "PARCELS"
 

@@ -25,11 +25,11 @@ from tempfile import TemporaryDirectory
 
 import nats as nats_client
 import psycopg
-from servers import NatsServer
 
 from kept import App
 from kept.db import migrate
 from kept.db.embedded import Embedded
+from servers import NatsServer
 from support import eventually
 
 HERE = Path(__file__).parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +24,7 @@ from kept.tasks import MOST_QUEUE, MOST_TASK, AsyncTask, SyncTask, TaskDecorator
 
 H = TypeVar("H", bound=Callable[..., Any])
 Ordered = bool | Literal["step_aside"]
+TO_NOTE = timedelta(seconds=10)  # for a publisher to write down how its broker is doing
 
 
 class Declaring(Events):
@@ -106,6 +108,7 @@ class Declaring(Events):
         sink rests in the whole cluster, and nobody is charged. *name* is needed when one sink has several of these.
         """
         wanted = _patterns(patterns)
+        within = duration(timeout, field="timeout")
         called = f"publish:{check_name(name or to.name, what='name', most=MOST_TASK - len('publish:'))}"
         publisher = Publisher(
             to,
@@ -113,15 +116,18 @@ class Declaring(Events):
             ordered=bool(ordered),
             format=format,
             source=source,
+            timeout=within.total_seconds(),
             rest=lambda: Rest(self.settings.sink_pause.total_seconds(), self.settings.sink_pause_max.total_seconds()),
             sql=lambda: self.outbox_sql,
-            ask=lambda steps: self._arun(steps, None),
+            ask=self.arun_alone,  # never in a transaction of the user's
             signals=self.signals,
         )
         policy = retry or Retry(max_attempts=self.settings.sink_attempts, delay="1s", max_delay="10m")
         batch = self.settings.sink_batch or to.batch
+        limit = within and within + TO_NOTE  # past its own it tells the cluster, and charges nobody
+        self.subscriptions.check(called, to)
         declared = self._declare(
-            publisher.publish, called, (), queue, policy, timeout, priority, ordered=ordered, batch=batch
+            publisher.publish, called, (), queue, policy, limit, priority, ordered=ordered, batch=batch
         )
         self.subscriptions.add(Subscription(declared.name, wanted, declared.queue, publisher))
 
@@ -137,7 +143,7 @@ class Declaring(Events):
         signature: Callable[..., Signature] = Signature,
         *,
         ordered: Ordered = False,
-        batch: int = 1,
+        batch: int = 0,
     ) -> Declaration:
         called = check_name(name or getattr(handler, "__name__", None), what="task", most=MOST_TASK)
         takes_context = wants_context(handler, called)

@@ -22,8 +22,13 @@ def nats(conn):
     )
 
 
+def met(conn, code: str, error: str) -> breaker.Met:
+    (lane,) = conn.execute("select id from kept.lane").fetchone()
+    return breaker.Met("nats", lane, code, error, took=False)
+
+
 def rests(conn, after: float | None = None):
-    return run(conn, breaker.rests(SQL, "nats", "no_broker", "it said \x1b[31m no", Rest(), after, 0.0))
+    return run(conn, breaker.rests(SQL, met(conn, "no_broker", "it said \x1b[31m no"), Rest(), after, 0.0))
 
 
 def test_none_is_said(kept):
@@ -52,7 +57,7 @@ def test_a_sink_rests_longer_each_time_and_once_for_everybody(conn, nats, clock)
 
 
 def test_a_disabled_sink_is_enabled_again(kept, conn, nats):
-    run(conn, breaker.disable(SQL, "nats", "gone", "410"))
+    run(conn, breaker.disable(SQL, met(conn, "gone", "410")))
     assert kept("sinks", "--json").json["sinks"][0]["state"] == "disabled"
     assert conn.execute("select paused_until = 'infinity' from kept.lane").fetchone() == (True,)
     assert kept("sinks", "enable", "nats").out == "nats is enabled (1 lane)\n"

@@ -238,6 +238,15 @@ def test_a_dead_workers_job_that_had_started_comes_back_at_once_charged_and_susp
     assert settlement.note.event == "requeued:stale"
 
 
+def test_jobs_of_a_trusted_lane_are_suspects_only_after_several_deaths():
+    """They are held by the hundred, by a handler of ours: whoever killed the worker, it was hardly one of them."""
+    trusted = lane(trusted=True)
+    for attempt in range(1, rules.TRUST + 3):
+        settlement = rules.reclaim(job(attempt=attempt), trusted, started=True, draw=0.5)
+        assert (settlement.charged, settlement.suspect) == (True, attempt > rules.TRUST)
+    assert rules.reclaim(job(suspect=True), trusted, started=True, draw=0.5).suspect
+
+
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 10**8).map(lambda ms: ms / 1000), draws)
 def test_the_lanes_own_numbers_decide_about_a_suspect_that_died_again(attempt, most, base, draw):
     numbers = lane(max_attempts=most, retry_base=base, retry_max=600.0)

@@ -7,7 +7,6 @@ import pytest
 from kept import App, Event, NotFound, Refused
 from kept.db.tx import run
 from kept.outbox import log
-from kept.outbox.sink import Sink
 
 
 async def heard(event: Event) -> None:
@@ -121,21 +120,3 @@ def test_a_pattern_that_matches_nothing_is_warned_of(database, sync):
     app.emit("a.b")
     assert [each.pattern for each in sync(app).registered.unmatched] == []
     app.close()
-
-
-def test_two_sinks_of_one_name_are_refused():
-    class Broker(Sink):
-        kind = "test"
-
-        def __init__(self) -> None:
-            super().__init__(name="nats", topic="events")
-
-        async def send(self, messages): ...
-        async def ping(self): ...
-        async def close(self): ...
-
-    app, sink = App("postgresql://nowhere"), Broker()
-    app.publish("*", to=sink)
-    app.publish("a.b", to=sink, name="another")
-    with pytest.raises(Refused, match="two of this name"):
-        app.publish("*", to=Broker(), name="third")

@@ -10,6 +10,8 @@ import threading
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+from time import monotonic
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -30,6 +32,7 @@ _EDGES = (*(f"{edge:g}" for edge in SECONDS), "+Inf")
 
 MOST_CODES = 100
 MOST_LANES = 1000
+TRIED_WITHIN = 30.0  # seconds after its rest in which a sink with events is tried again
 OTHER = "other"
 
 
@@ -89,10 +92,10 @@ class Lane:
 class Sink:
     """The tallies of one sink."""
 
-    __slots__ = ("duration", "open", "outcomes")
+    __slots__ = ("duration", "open_until", "outcomes")
 
     def __init__(self) -> None:
-        self.open = 0
+        self.open_until = 0.0  # by the monotonic clock
         self.outcomes: defaultdict[str, int] = defaultdict(int)
         self.duration = Histogram()
 
@@ -102,12 +105,20 @@ class Sink:
             self.outcomes[event.outcome] += 1
         self.duration.observe((signal.duration,))
         if all(event.outcome == "published" for event in signal.events):
-            self.open = 0
+            self.open_until = 0.0
+
+    def rests(self, seconds: float) -> None:
+        """Be open for this long. After it somebody tries again, and tells if it is in vain: another worker perhaps."""
+        self.open_until = monotonic() + seconds + TRIED_WITHIN
+
+    @property
+    def open(self) -> bool:
+        return monotonic() < self.open_until
 
     def copy(self) -> Sink:
         """The same numbers, which no longer move."""
         twin = Sink()
-        twin.open = self.open
+        twin.open_until = self.open_until
         twin.outcomes = self.outcomes.copy()
         twin.duration = self.duration.copy()
         return twin
@@ -231,10 +242,12 @@ class Metrics(Collector):
         match signal:
             case signals.EventsSent():
                 self._sink(signal.sink).sent(signal)
-            case signals.SinkOpened() | signals.SinkDisabled():
-                self._sink(signal.sink).open = 1
+            case signals.SinkOpened():
+                self._sink(signal.sink).rests(signal.pause)
+            case signals.SinkDisabled():
+                self._sink(signal.sink).rests(inf)
             case signals.SinkClosed():
-                self._sink(signal.sink).open = 0
+                self._sink(signal.sink).open_until = 0.0
             case signals.EventSeen():
                 self._seen[signal.consumer, signal.answer] += 1
 

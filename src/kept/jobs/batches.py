@@ -67,7 +67,7 @@ class Batch(Attempt, kw_only=True):
 
 def attempt_at(job: Claimed, declaration: Declaration, terms: Terms) -> Attempt:
     """An attempt at *job* alone, whatever its handler takes."""
-    if declaration.batch > 1:
+    if declaration.batch:
         return Batch(job=job, declaration=declaration, terms=terms, jobs=[job])
     return Attempt(job, declaration, terms)
 

@@ -33,7 +33,7 @@ class Declaration:
     takes_context: bool
     signature: Signature
     ordered: Literal["no", "block", "step_aside"] = "no"  # what a job that failed and comes back does to its order key
-    batch: int = 1  # more: the handler is given so many jobs at once, at most, and answers for each
+    batch: int = 0  # above 0: the handler is given so many jobs at once, at most, and answers for each
     concurrency: int = 1  # calls with a batch at a time, in one worker
 
     def lane(self) -> Lane:

@@ -62,7 +62,7 @@ class LaneBook:
         for lane, _ in served:
             self._floors.setdefault((lane.id, lane.priority), 0)
         self.order.serve(lane.id for lane, _ in served if lane.ordered)
-        self.apart = frozenset(lane.id for lane, declaration in served if lane.ordered or declaration.batch > 1)
+        self.apart = frozenset(lane.id for lane, declaration in served if lane.ordered or declaration.batch)
         self._floors = {entry: floor for entry, floor in self._floors.items() if entry[0] in self._lanes}
         self._rising = {entry: rise for entry, rise in self._rising.items() if entry[0] in self._lanes}
 
@@ -116,7 +116,7 @@ class LaneBook:
     @property
     def batched(self) -> list[int]:
         """Lanes whose jobs are run in batches."""
-        return [lane for lane in self.apart if self._declared[lane].batch > 1]
+        return [lane for lane in self.apart if self._declared[lane].batch]
 
     def order_wants(
         self, idle: int, room: Mapping[int, int], *, concurrency: int, batch: int, in_hand: Iterable[int]

@@ -25,6 +25,7 @@ class Lane(Struct, frozen=True, kw_only=True):
     retry_base: float  # seconds
     retry_max: float  # seconds
     ordered: bool = False  # jobs of one order key run one at a time, in the order of their ids
+    trusted: bool = False  # its handler is our own: whoever died with its jobs in hand died of something else
 
 
 class Claimed(Struct, frozen=True, gc=False):

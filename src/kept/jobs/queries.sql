@@ -441,7 +441,8 @@ returning id, name
 select j.id, j.lane, j.priority, j.attempt, j.uncharged, j.suspect, j.due_at, j.created_at, j.claimed_at, j.key,
        j.retry_of, j.headers::text, j.payload::text, j.worker,
        l.queue, l.task, l.max_attempts, l.priority as lane_priority,
-       extract(epoch from l.retry_base)::float8 as retry_base, extract(epoch from l.retry_max)::float8 as retry_max
+       extract(epoch from l.retry_base)::float8 as retry_base, extract(epoch from l.retry_max)::float8 as retry_max,
+       exists (select from kept.subscription s where s.lane = l.id and s.sink is not null) as trusted
   from kept.job j
   join kept.lane l on l.id = j.lane
  where j.worker = any(%(workers)s::uuid[])
@@ -453,7 +454,8 @@ select j.id, j.lane, j.priority, j.attempt, j.uncharged, j.suspect, j.due_at, j.
 select j.id, j.lane, j.priority, j.attempt, j.uncharged, j.suspect, j.due_at, j.created_at, j.claimed_at, j.key,
        j.retry_of, j.headers::text, j.payload::text, j.worker,
        l.queue, l.task, l.max_attempts, l.priority as lane_priority,
-       extract(epoch from l.retry_base)::float8 as retry_base, extract(epoch from l.retry_max)::float8 as retry_max
+       extract(epoch from l.retry_base)::float8 as retry_base, extract(epoch from l.retry_max)::float8 as retry_max,
+       exists (select from kept.subscription s where s.lane = l.id and s.sink is not null) as trusted
   from unnest(%(ids)s::bigint[]) i(id)
   join kept.job j on j.id = any(array[i.id])
   join kept.lane l on l.id = j.lane

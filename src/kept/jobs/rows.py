@@ -223,5 +223,6 @@ def orphan(row: Sequence[Any]) -> Orphan:
         priority=row[17],
         retry_base=row[18],
         retry_max=row[19],
+        trusted=row[20],
     )
     return Orphan(Claimed(*row[:14]), lane)

@@ -29,6 +29,10 @@ from kept.jobs.model import (
 )
 from kept.jobs.retry import Retry, backoff, retries
 
+# Deaths after which jobs of a trusted lane are suspects like any other. They are held by the hundred: to run them one
+# at a time after every kill would keep a broker's events waiting for minutes.
+TRUST = 3
+
 
 def settle(job: Claimed, outcome: Outcome, policy: Retry, draw: float) -> Settlement:  # noqa: PLR0911  # one per outcome
     """What becomes of *job* after an attempt that came to *outcome*."""
@@ -72,7 +76,10 @@ def reclaim(job: Claimed, lane: Lane, *, started: bool, draw: float) -> Settleme
         max_delay=_as_duration(lane.retry_max),
         jitter="0s",
     )
-    return settle(job, outcome, policy, draw)
+    settlement = settle(job, outcome, policy, draw)
+    if lane.trusted and not job.suspect and job.charged <= TRUST and isinstance(settlement, Park):
+        return structs.replace(settlement, suspect=False)
+    return settlement
 
 
 def _after_failure(job: Claimed, outcome: Raised, policy: Retry, draw: float) -> Close | Park:

@@ -189,7 +189,7 @@ class Running(Settling):
 
     def _begin_alone(self, job: Claimed) -> Attempt:
         """:meth:`_begin`, whatever the handler takes."""
-        return self._begin(job) if self.book.declaration(job.lane).batch == 1 else self._begin_batch([job])
+        return self._begin_batch([job]) if self.book.declaration(job.lane).batch else self._begin(job)
 
     def _new_terms(self, lane: int) -> Terms:
         timeout = self.book.declaration(lane).timeout

@@ -6,7 +6,18 @@ from typing import NamedTuple
 
 from kept.db.queries import Queries
 from kept.db.tx import Steps
+from kept.errors import NotFound
 from kept.outbox.rules import Rest, pause
+
+
+class Met(NamedTuple):
+    """What a broker said to a batch: of which sink, in which lane; *took*: it acknowledged some of it all the same."""
+
+    sink: str
+    lane: int
+    code: str
+    error: str
+    took: bool
 
 
 class Rested(NamedTuple):
@@ -16,19 +27,19 @@ class Rested(NamedTuple):
     seconds: float
 
 
-def rests(
-    sql: Queries, sink: str, code: str, error: str, rest: Rest, after: float | None, draw: float
-) -> Steps[Rested | None]:
+def rests(sql: Queries, met: Met, rest: Rest, after: float | None, draw: float) -> Steps[Rested | None]:
     """Pause the sink's lanes, longer with every failure in a row; None if somebody has just done so.
 
     *after* is what the broker itself asks for, in seconds.
     """
-    rows = yield sql["sink_failed"], {"sink": sink, "code": code, "error": error}
+    if not (yield sql["lock_sink"], {"sink": met.sink}):
+        raise NotFound(f"there is no sink {met.sink!r}; `kept sync` makes it")
+    rows = yield sql["sink_failed"], met._asdict()
     if not rows:
         return None
     failures = int(rows[0][0])
     seconds = max(pause(rest, failures, draw), after or 0.0)
-    yield sql["rest_sink"], {"sink": sink, "seconds": seconds}
+    yield sql["rest_sink"], {"sink": met.sink, "lane": met.lane, "seconds": seconds}
     return Rested(failures, seconds)
 
 
@@ -38,6 +49,8 @@ def works(sql: Queries, sink: str) -> Steps[bool]:
     return bool(rows[0][0])
 
 
-def disable(sql: Queries, sink: str, code: str, error: str) -> Steps[None]:
-    """Send nothing there until an operator enables it again."""
-    yield sql["disable_sink"], {"sink": sink, "code": code, "error": error}
+def disable(sql: Queries, met: Met) -> Steps[bool]:
+    """Send nothing there until an operator enables it again; True if it was enabled until now."""
+    rows = yield sql["lock_sink"], {"sink": met.sink}
+    yield sql["disable_sink"], met._asdict()
+    return bool(rows and rows[0][0])

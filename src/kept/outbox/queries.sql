@@ -223,23 +223,30 @@ select k.name, k.kind, k.failures, k.opened_at, k.disabled_at, k.last_code, k.la
  order by k.name
 
 
+-- name: lock_sink
+-- One at a time says how a sink is doing; and whether it is enabled. By itself, so that what follows sees what whoever
+-- had the lock before us has written.
+select disabled_at is null from kept.sink where name = %(sink)s::text for update
+
+
 -- name: sink_failed
--- Count a failure of the broker, unless somebody has just done so and the sink rests already.
+-- Count a failure of the broker, unless the lane rests already: because somebody has just counted, or for longer.
+-- A broker that took something of the same batch has not failed before.
 update kept.sink k
-   set failures = k.failures + 1, last_code = %(code)s::text, last_error = %(error)s::text, last_error_at = kept.now(),
-       opened_at = coalesce(k.opened_at, kept.now())
+   set failures = case when %(took)s then 1 else k.failures + 1 end,
+       last_code = %(code)s::text, last_error = %(error)s::text, last_error_at = kept.now(),
+       opened_at = case when %(took)s then kept.now() else coalesce(k.opened_at, kept.now()) end
  where k.name = %(sink)s::text
-   and not exists (select from kept.subscription s join kept.lane l on l.id = s.lane
-                    where s.sink = k.name and l.paused_until > kept.now())
+   and not exists (select from kept.lane l where l.id = %(lane)s::int and l.paused_until > kept.now())
 returning k.failures
 
 
 -- name: rest_sink
--- Let a sink's lanes rest in the whole cluster; a longer pause that somebody else asked for stays.
+-- Let a sink's lanes rest in the whole cluster; a longer pause that somebody else asked for stays. The lane that met
+-- the failure rests in any case: a newer version of the program may have given its subscription another sink.
 with rested as (
   update kept.lane l set paused_until = kept.now() + %(seconds)s::float8 * interval '1 second'
-    from kept.subscription s
-   where s.lane = l.id and s.sink = %(sink)s::text
+   where l.id in (select %(lane)s::int union select s.lane from kept.subscription s where s.sink = %(sink)s::text)
      and coalesce(l.paused_until, '-infinity') < kept.now() + %(seconds)s::float8 * interval '1 second'
   returning l.id
 )
@@ -261,8 +268,7 @@ with gone as (
    where name = %(sink)s::text returning name
 )
 update kept.lane l set paused_until = 'infinity'
-  from kept.subscription s join gone on gone.name = s.sink
- where s.lane = l.id
+ where l.id in (select %(lane)s::int union select s.lane from kept.subscription s join gone on gone.name = s.sink)
 returning l.id
 
 
@@ -273,4 +279,4 @@ with back as (
 update kept.lane l set paused_until = null
   from kept.subscription s join back on back.name = s.sink
  where s.lane = l.id
-returning l.id
+returning l.id, (select pg_notify('kept:wake', 'lanes')) as woken

@@ -37,12 +37,19 @@ class Subscriptions:
     def __init__(self) -> None:
         self._by_name: dict[str, Subscription] = {}
 
-    def add(self, subscription: Subscription) -> None:
-        """Declare one. Its name is that of its task, which is unique; two sinks of one name are refused."""
-        sink = subscription.sink
-        if sink is not None and any(other.name == sink.name for other in self.sinks() if other is not sink):
+    def check(self, name: str, sink: Sink) -> None:
+        """Refuse two sinks of one name, and one that publishes under a name that is taken."""
+        if any(other.name == sink.name for other in self.sinks() if other is not sink):
             message = f"sink {sink.name!r}: there are two of this name; give one of them another with name=…"
             raise Refused(message, field="name")
+        if name in self._by_name:
+            message = f"subscription {name!r}: there is one of this name; give app.publish a name=… of its own"
+            raise Refused(message, field="name")
+
+    def add(self, subscription: Subscription) -> None:
+        """Declare one. Its name is that of its task, which is unique; two sinks of one name are refused."""
+        if subscription.sink is not None:
+            self.check(subscription.name, subscription.sink)
         self._by_name[subscription.name] = subscription
 
     def __iter__(self) -> Iterator[Subscription]:

@@ -205,7 +205,7 @@ class Post:
             name=self.name,
             queues=settings.queues,
             concurrency=settings.concurrency,
-            batch=settings.batch + sum(each.batch * each.concurrency for each in self.plan.registry if each.batch > 1),
+            batch=settings.batch + sum(each.batch * each.concurrency for each in self.plan.registry),
             declared=self.plan.registry.digests(),
             seconds=settings.lease.total_seconds(),
             renew=settings.renew.total_seconds(),

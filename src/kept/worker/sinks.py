@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Collection, Iterable
-from itertools import cycle
 
+from kept.outbox.publisher import Publisher
 from kept.outbox.subscriptions import Subscription
 
 ASK_EVERY = 10.0  # seconds between questions to one broker
@@ -19,11 +20,10 @@ class SinkWatch:
     def __init__(self, subscriptions: Iterable[Subscription], queues: Collection[str] | None) -> None:
         served = [each for each in subscriptions if queues is None or each.queue in queues]
         self._publishers = [each.publisher for each in served if each.publisher is not None]
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        if self._publishers:
-            self._task = asyncio.create_task(self._ask())
+        self._tasks = [asyncio.create_task(_ask(each)) for each in self._publishers]
 
     @property
     def trouble(self) -> str | None:
@@ -35,18 +35,19 @@ class SinkWatch:
 
     async def stop(self) -> None:
         """Ask no more, and close the connections."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=PATIENCE)
         sinks = {each.sink for each in self._publishers}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await asyncio.gather(*(sink.close() for sink in sinks), return_exceptions=True)
 
-    async def _ask(self) -> None:
-        await asyncio.gather(*(each.check() for each in self._publishers), return_exceptions=True)
-        for each in cycle(self._publishers):
-            await asyncio.sleep(ASK_EVERY / len(self._publishers))
-            with contextlib.suppress(Exception):  # a fault of the sink's must not end the watch
-                await each.check()
+
+async def _ask(publisher: Publisher) -> None:
+    """Ask one broker again and again; others need not wait for its answer."""
+    while True:
+        with contextlib.suppress(Exception):  # a fault of the sink's must not end the watch
+            await publisher.check()
+        await asyncio.sleep(ASK_EVERY * (0.9 + 0.2 * random.random()))  # noqa: S311  # not all workers at once

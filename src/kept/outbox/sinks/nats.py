@@ -142,7 +142,9 @@ class NatsSink(ConnectedSink[NatsLink]):
             flight = Flight(messages, answers, portion, self._meaning)
             await link.fly(flight, self._headers)
             if flight.left:
-                return
+                break
+        if PUBLISHED in answers:  # not the broker's fault then: the subject's
+            answers[:] = [_subjects_fault(answer) for answer in answers]
 
     def _unfit(self, message: Message, most: int) -> Rejected | None:
         """Why *message* cannot be sent: the server would break the connection, and with it all the others."""
@@ -203,6 +205,13 @@ _decode = msgspec.json.Decoder(_Word).decode
 _TOO_LARGE = 10054
 _FULL = (10023, 10047, 10077)
 _OTHER_STREAM = 10060
+
+
+def _subjects_fault(answer: Answer | None) -> Answer | None:
+    """Where other subjects have a stream, one that has none must not keep them waiting."""
+    if isinstance(answer, Unreachable) and answer.code == "no_stream":
+        return Rejected(answer.code, answer.message)
+    return answer
 
 
 def _judge(complaint: _Complaint) -> Answer:
