@@ -21,7 +21,7 @@ from google.pubsub_v1 import PublisherClient, PubsubMessage, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from brokers import kinds, message
+from brokers import kinds, message, until_away
 from kept.errors import Refused
 from kept.outbox.sink import PUBLISHED, Answer
 from kept.outbox.sinks.pubsub import PubSubSink
@@ -279,11 +279,10 @@ async def test_a_frozen_server_is_unreachable_in_time(server: Server) -> None:
 async def test_what_a_killed_server_acknowledged_is_there_when_it_is_back(fake: Server) -> None:
     topic = fake.make_topic()
     sink = to(fake, topic)
-    sent = [message(topic, key=f"k{n}") for n in range(2000)]
-    publishing = asyncio.create_task(sink.publish(sent, ordered=True))
+    told = asyncio.create_task(until_away(sink, lambda n: message(topic, key=f"k{n}"), ordered=True))
     await asyncio.to_thread(fake.taken, topic, least=1)
     fake.kill()
-    answers = await publishing
+    sent, answers = await told
     assert set(kinds(answers)) == {"Published", "Unreachable:unreachable"}
     fake.start()
     assert await aeventually(lambda: fine(sink)), "the same sink, a new connection"

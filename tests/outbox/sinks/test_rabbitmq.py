@@ -15,7 +15,7 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
 import rabbit
-from brokers import kinds, message
+from brokers import kinds, message, until_away
 from kept.errors import Refused
 from kept.outbox.sink import PUBLISHED, Answer
 from kept.outbox.sinks.rabbitmq import RabbitSink
@@ -212,11 +212,10 @@ class TestAgainstABroker:
 
     async def test_what_a_killed_broker_confirmed_is_there_when_it_is_back(self, node: Rabbit, queue: str) -> None:
         sink = RabbitSink(node.url())
-        sent = [message(queue) for _ in range(4000)]
-        publishing = asyncio.create_task(sink.publish(sent, ordered=False))
+        told = asyncio.create_task(until_away(sink, lambda _: message(queue), ordered=False))
         await aeventually(lambda: depth(node, queue), what="the first of them")
         node.kill()
-        answers = await publishing
+        sent, answers = await told
         assert kinds([await sink.ping()]) == ["Unreachable:unreachable"]
         node.start()
         published = {each.event_id for each, answer in zip(sent, answers, strict=True) if answer == PUBLISHED}
