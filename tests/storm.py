@@ -185,65 +185,87 @@ class Emitter(threading.Thread):
             self._left -= 1
 
 
-def storm(*, events: int, parcels: int, workers: int, seed: int, folder: Path, every: float = 1.0) -> Outcome:
-    """Let it blow until all *events* are emitted, then wait for calm and judge."""
-    began, chance, kills = time.monotonic(), random.Random(seed), Counter[str]()
-    (folder / "nats").mkdir()
-    ledger = folder / "ledger"
-    ledger.touch()
-    with ExitStack() as stack:
-        server = stack.enter_context(Embedded(folder / "pg", options={"fsync": "off"}))
-        url = server.url()
-        with psycopg.connect(url, autocommit=True) as conn:
+class Scene:
+    """Everything that can be killed: a server, a broker and workers, in a folder of their own."""
+
+    def __init__(self, folder: Path, workers: int, stack: ExitStack) -> None:
+        (folder / "nats").mkdir()
+        self.ledger = folder / "ledger"
+        self.ledger.touch()
+        self.kills: Counter[str] = Counter()
+        self._server = stack.enter_context(Embedded(folder / "pg", options={"fsync": "off"}))
+        self.url = self._server.url()
+        with psycopg.connect(self.url, autocommit=True) as conn:
             migrate.apply(conn)
             conn.execute("create table move (event uuid primary key, parcel text not null, n int not null)")
             conn.execute("create table effect (event uuid not null)")
-        broker = NatsServer(folder / "nats")
-        broker.start()
-        stack.callback(broker.stop)
-        environ = {
+        self.broker = NatsServer(folder / "nats")
+        self.broker.start()
+        stack.callback(self.broker.stop)
+        environ = self._environ()
+        subprocess.run([KEPT, "sync", "parcels:app"], cwd=HERE, env=environ, check=True, stdout=subprocess.DEVNULL)
+        self.workers = Workers(workers, environ, folder)
+        stack.callback(self.workers.stop)
+
+    def _environ(self) -> dict[str, str]:
+        return {
             **{name: value for name, value in os.environ.items() if not name.startswith("KEPT_")},
             "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
-            "KEPT_DATABASE_URL": url,
+            "KEPT_DATABASE_URL": self.url,
             "KEPT_LEASE": "3s",
             "KEPT_RENEW": "500ms",
             "KEPT_RECLAIM_SCAN": "500ms",
             "KEPT_ERROR_BACKOFF": "1s",
             "KEPT_LOG_FORMAT": "json",
-            "PARCELS_NATS": broker.url,
-            "PARCELS_LEDGER": str(ledger),
+            "PARCELS_NATS": self.broker.url,
+            "PARCELS_LEDGER": str(self.ledger),
         }
-        subprocess.run([KEPT, "sync", "parcels:app"], cwd=HERE, env=environ, check=True, stdout=subprocess.DEVNULL)
-        crew = Workers(workers, environ, folder)
-        stack.callback(crew.stop)
-        emitter = Emitter(url, events, parcels, chance)
+
+    def kill(self, chance: random.Random) -> None:
+        """Kill somebody, and start it again."""
+        victim = chance.choice(VICTIMS)
+        self.kills[victim] += 1
+        match victim:
+            case "worker":
+                self.workers.kill(chance)
+            case "broker":
+                self.broker.kill()
+                self.broker.start()
+            case "postgres":
+                pid = int((self._server.root / "data" / "postmaster.pid").read_text().split()[0])
+                os.kill(pid, signal.SIGKILL)
+                self._server.acquire()
+
+    def wait_for_calm(self, patience: float) -> None:
+        """Return when no job is left."""
+        with psycopg.connect(self.url, autocommit=True) as conn:
+            calm = "select not exists (select from kept.job)"
+            eventually(lambda: conn.execute(calm).fetchone()[0], patience, what="the end of all jobs")
+        self.workers.stop()
+
+    def handled(self) -> list[Told]:
+        """What the handler wrote down, in its order."""
+        lines = map(json.loads, self.ledger.read_text().splitlines())
+        return [Told(line["event"], line["parcel"], line["n"]) for line in lines]
+
+
+def storm(*, events: int, parcels: int, workers: int, seed: int, folder: Path, every: float = 1.0) -> Outcome:
+    """Let it blow until all *events* are emitted, then wait for calm and judge."""
+    began, chance = time.monotonic(), random.Random(seed)
+    with ExitStack() as stack:
+        scene = Scene(folder, workers, stack)
+        emitter = Emitter(scene.url, events, parcels, chance)
         emitter.start()
         while emitter.is_alive():
             emitter.join(every * (0.5 + chance.random()))
-            victim = chance.choice(VICTIMS)
-            kills[victim] += 1
-            match victim:
-                case "worker":
-                    crew.kill(chance)
-                case "broker":
-                    broker.kill()
-                    broker.start()
-                case "postgres":
-                    pid = int((server.root / "data" / "postmaster.pid").read_text().split()[0])
-                    os.kill(pid, signal.SIGKILL)
-                    server.acquire()
+            scene.kill(chance)
         if emitter.error is not None:
             raise emitter.error
-        with psycopg.connect(url, autocommit=True) as conn:
-            calm = "select not exists (select from kept.job)"
-            eventually(lambda: conn.execute(calm).fetchone()[0], 120 + events / 500, what="the end of all jobs")
-        crew.stop()
-        committed = emitter.committed
-        published = asyncio.run(_published(broker.url))
-        handled = [Told(e["event"], e["parcel"], e["n"]) for e in map(json.loads, ledger.read_text().splitlines())]
-        verdicts = [judge("nats", committed, published), judge("handler", committed, handled)]
-        effects = _consume(url, [each.event for each in published], chance)
-        return Outcome(len(committed), kills, verdicts, effects, time.monotonic() - began)
+        scene.wait_for_calm(120 + events / 500)
+        committed, published = emitter.committed, asyncio.run(_published(scene.broker.url))
+        verdicts = [judge("nats", committed, published), judge("handler", committed, scene.handled())]
+        effects = _consume(scene.url, [each.event for each in published], chance)
+        return Outcome(len(committed), scene.kills, verdicts, effects, time.monotonic() - began)
 
 
 def judge(receiver: str, committed: dict[str, Told], told: Sequence[Told]) -> Verdict:

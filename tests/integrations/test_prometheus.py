@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kept import signals
-from kept.integrations.prometheus import MOST_CODES, MOST_LANES, SECONDS, Metrics
+from kept.integrations.prometheus import Metrics
+from kept.integrations.tallies import MOST_CODES, MOST_LANES, SECONDS
 from kept.signals import JobsClaimed, JobsSettled, PickUp, Settled, Signal
 
 KINDS = [kind for kind in Signal.__subclasses__() if kind.__module__ == signals.__name__]

@@ -1,17 +1,11 @@
-"""Metrics for Prometheus: signals tallied per batch, shown when someone scrapes.
-
-The tallies are plain numbers in plain dicts, and a batch is added lane by lane: a locked ``observe`` per job
-would cost more than running a small job.
-"""
+"""Metrics for Prometheus: signals tallied per batch, shown when someone scrapes."""
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from time import monotonic
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -24,124 +18,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from kept import signals
-from kept.showable import clean
+from kept.integrations.tallies import Codes, Histogram, Lane, Lanes, Sink
 from kept.signals import Signal
-
-SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600, 3600)
-_EDGES = (*(f"{edge:g}" for edge in SECONDS), "+Inf")
-
-MOST_CODES = 100
-MOST_LANES = 1000
-TRIED_WITHIN = 30.0  # seconds after its rest in which a sink with events is tried again
-OTHER = "other"
-
-
-class Histogram:
-    """How many values fell under each edge of ``SECONDS``, and their sum."""
-
-    __slots__ = ("counts", "sum")
-
-    def __init__(self, counts: Sequence[int] = (0,) * len(_EDGES), sum: float = 0.0) -> None:
-        self.counts = list(counts)
-        self.sum = sum
-
-    def observe(self, values: Iterable[float]) -> None:
-        """Count durations. A negative one (or NaN) counts as 0: a sum that falls would read as a restart."""
-        ordered = sorted([value if value > 0 else 0.0 for value in values])
-        below = 0
-        for bucket, edge in enumerate(SECONDS):
-            upto = bisect_right(ordered, edge, below)
-            self.counts[bucket] += upto - below
-            below = upto
-        self.counts[-1] += len(ordered) - below
-        self.sum += sum(ordered)
-
-    def copy(self) -> Histogram:
-        """The same numbers, which no longer move."""
-        return Histogram(self.counts, self.sum)
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper edge, as Prometheus wants them."""
-        total = 0
-        return [(edge, total := total + count) for edge, count in zip(_EDGES, self.counts, strict=True)]
-
-
-class Lane:
-    """The tallies of one task in one queue."""
-
-    __slots__ = ("claimed", "duration", "retried", "settled", "waited")
-
-    def __init__(self) -> None:
-        self.claimed = 0
-        self.waited = Histogram()
-        self.duration = Histogram()
-        self.settled: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.retried: defaultdict[str, int] = defaultdict(int)
-
-    def copy(self) -> Lane:
-        """The same numbers, which no longer move."""
-        twin = Lane()
-        twin.claimed = self.claimed
-        twin.waited = self.waited.copy()
-        twin.duration = self.duration.copy()
-        twin.settled = self.settled.copy()
-        twin.retried = self.retried.copy()
-        return twin
-
-
-class Sink:
-    """The tallies of one sink."""
-
-    __slots__ = ("duration", "open_until", "outcomes")
-
-    def __init__(self) -> None:
-        self.open_until = 0.0  # by the monotonic clock
-        self.outcomes: defaultdict[str, int] = defaultdict(int)
-        self.duration = Histogram()
-
-    def sent(self, signal: signals.EventsSent) -> None:
-        """Count a batch. Whoever publishes is not open."""
-        for event in signal.events:
-            self.outcomes[event.outcome] += 1
-        self.duration.observe((signal.duration,))
-        if all(event.outcome == "published" for event in signal.events):
-            self.open_until = 0.0
-
-    def rests(self, seconds: float) -> None:
-        """Be open for this long. After it somebody tries again, and tells if it is in vain: another worker perhaps."""
-        self.open_until = monotonic() + seconds + TRIED_WITHIN
-
-    @property
-    def open(self) -> bool:
-        return monotonic() < self.open_until
-
-    def copy(self) -> Sink:
-        """The same numbers, which no longer move."""
-        twin = Sink()
-        twin.open_until = self.open_until
-        twin.outcomes = self.outcomes.copy()
-        twin.duration = self.duration.copy()
-        return twin
-
-
-class _Codes(dict[str | None, str]):
-    """The label of a code. Codes may be names of exception classes: past the limit they share one label."""
-
-    def __missing__(self, code: str | None) -> str:
-        if len(self) >= MOST_CODES:
-            return OTHER
-        self[code] = label = clean(code or "", limit=100)
-        return label
-
-
-class _Lanes(dict[tuple[str, str], Lane]):
-    """The tallies by queue and task. Producers may name queues: past the limit a task's share one label."""
-
-    def __missing__(self, key: tuple[str, str]) -> Lane:
-        if len(self) >= MOST_LANES and key[0] != OTHER:
-            return self[OTHER, key[1]]
-        self[key] = lane = Lane()
-        return lane
 
 
 class Metrics(Collector):
@@ -155,8 +33,8 @@ class Metrics(Collector):
         self.running = running
         self.registry = CollectorRegistry() if registry is None else registry
         self._lock = threading.Lock()  # the scrape comes from another thread
-        self._lanes = _Lanes()
-        self._codes = _Codes()
+        self._lanes = Lanes()
+        self._codes = Codes()
         self._workers: dict[str, str] = {}
         self._counts: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self._reclaimed: defaultdict[tuple[str, str], int] = defaultdict(int)  # by reason and state
