@@ -19,7 +19,7 @@ from kept.outbox.publisher import Format, Publisher
 from kept.outbox.rules import Rest, check_pattern
 from kept.outbox.sink import Sink
 from kept.outbox.subscriptions import Subscription
-from kept.signals import Signals
+from kept.signals import Signals, Warned
 from kept.tasks import MOST_QUEUE, MOST_TASK, AsyncTask, SyncTask, TaskDecorator, check_priority, is_async
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -82,12 +82,15 @@ class Declaring(Events):
         wanted = _patterns(patterns)
 
         def decorate(handler: H) -> H:
-            signature = partial(EventSignature, types=self.event_types)
+            signature = partial(EventSignature, types=self.event_types, warn=self._warn_of_newer)
             declaration = self._declare(handler, name, (), queue, retry, timeout, priority, signature, ordered=ordered)
             self.subscriptions.add(Subscription(declaration.name, wanted, declaration.queue))
             return handler
 
         return decorate
+
+    def _warn_of_newer(self, message: str) -> None:
+        self.signals.report(Warned(code="newer_event", message=message))
 
     def publish(
         self,

@@ -9,7 +9,7 @@ import pytest
 
 from kept import App, Context, Event, Refused, Retry
 from kept.config import Settings
-from kept.signals import JobsSettled
+from kept.signals import JobsSettled, Warned
 
 ONCE = Retry.fixed("0s", max_attempts=1, jitter="0s")
 TWICE = Retry.fixed("0s", max_attempts=2, jitter="0s")
@@ -143,8 +143,12 @@ def test_a_newer_version_stays_pending_uncharged_and_is_reported(database, drain
     sync(old)
     new.emit("invoice.made", {"id": 7}, version=2)
     told: list[str] = []
+    warned: list[str] = []
     old.signals.subscribe(
         lambda s: told.extend(each.message or "" for each in s.jobs) if isinstance(s, JobsSettled) else None
+    )
+    old.signals.subscribe(
+        lambda s: warned.append(s.message) if isinstance(s, Warned) and s.code == "newer_event" else None
     )
     for _ in range(3):
         assert drain(old) == []
@@ -152,6 +156,7 @@ def test_a_newer_version_stays_pending_uncharged_and_is_reported(database, drain
     assert ask("select worker is null, attempt - uncharged from kept.job") == [(True, 0)]
     assert seen == []
     assert any("version 2 is newer than this code, which knows 1" in each for each in told)
+    assert len(warned) == 1, "once, not every time it is looked at"
     new.on("invoice.made", name="tell", retry=ONCE)(_into(seen))
     drain(new)
     assert states(ask) == {"tell": "done"}

@@ -59,12 +59,22 @@ def read_envelope(payload: str) -> Envelope:
 class EventSignature(Signature):
     """The one parameter of an event handler after its Context."""
 
-    def __init__(self, handler: Callable[..., object], *, task: str, takes_context: bool, types: EventTypes) -> None:
+    def __init__(
+        self,
+        handler: Callable[..., object],
+        *,
+        task: str,
+        takes_context: bool,
+        types: EventTypes,
+        warn: Callable[[str], None],
+    ) -> None:
         super().__init__(handler, task=task, takes_context=takes_context)
         if len(self._places) != 1 or len(self._names) != 1:
             raise Refused(f"handler {task!r}: must take one event, as in `event: Event[InvoiceCreated]`", field="event")
         (self._name,) = self._places
         self._types = types
+        self._warn = warn
+        self._warned: set[tuple[str, int]] = set()
         self._read: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
             _data_type(handler, self._name, task), dec_hook=read_foreign
         )
@@ -80,13 +90,17 @@ class EventSignature(Signature):
     def _lifted(self, envelope: Envelope, declared: Declared) -> Any:
         text = bytes(envelope.data).decode()
         if envelope.version > declared.version:
-            raise Defer(
-                NEWER_AGAIN,
-                f"{envelope.type} version {envelope.version} is newer than this code, which knows {declared.version}",
-            )
+            raise Defer(NEWER_AGAIN, self._newer(envelope, declared))
         if envelope.version < declared.version:
             text = self._types.lift(envelope.type, envelope.version, text)
         return read(declared, text)
+
+    def _newer(self, envelope: Envelope, declared: Declared) -> str:
+        told = f"{envelope.type} version {envelope.version} is newer than this code, which knows {declared.version}"
+        if (envelope.type, envelope.version) not in self._warned:
+            self._warned.add((envelope.type, envelope.version))
+            self._warn(f"{self.task}: {told}; such events wait for a worker that knows it")
+        return told
 
     def _plain(self, envelope: Envelope) -> Any:
         try:
