@@ -204,8 +204,9 @@ def test_ten_thousand_jobs_and_every_process_killed_once_lose_nothing(fleet: Fle
     assert len(starts) == count
     twice = {job: pids for job, pids in starts.items() if len(pids) > 1}
     assert all(set(pids[:-1]) <= gone for pids in twice.values()), (twice, gone)
-    # Each kill explains what ran then (5 slots) and what had ended and was not yet written (a batch at most).
-    assert len(twice) <= len(killed) * (5 + 50)
+    # Each kill explains what the worker had in hand: 5 slots, and of quick jobs three batches (LaneBook.prefetch) that
+    # may all have ended while the step that settles the first of them was under way.
+    assert len(twice) <= len(killed) * (5 + 3 * 50)
     assert len(set(killed)) == 4
 
 

@@ -145,6 +145,7 @@ declare
   lanes int[];
   priorities int[];
   orders boolean[];
+  known boolean;
   envelope json;
 begin
   if the_key is not null then
@@ -160,12 +161,15 @@ begin
   end if;
 
   for attempt in 1..2 loop
+    -- Routes and whether the type is known, in one look: in two, somebody who has just made it known comes in between,
+    -- and nobody would be told.
     select array_agg(r.subscription order by r.subscription), array_agg(l.id order by r.subscription),
-           array_agg(l.priority order by r.subscription), array_agg(l.ordered order by r.subscription)
-      into told, lanes, priorities, orders
+           array_agg(l.priority order by r.subscription), array_agg(l.ordered order by r.subscription),
+           exists (select from kept.event_type t where t.type = the_type)
+      into told, lanes, priorities, orders, known
       from kept.route r join kept.lane l on l.id = r.lane
      where r.type = the_type;
-    exit when told is not null or exists (select from kept.event_type t where t.type = the_type);
+    exit when known;
     perform kept.learn_type(the_type);
   end loop;
 
