@@ -119,6 +119,8 @@ class Events(Client):
 
     def _emission(self, given: object, data: object, key: str | None, about: About) -> Emission:
         if isinstance(given, str):
+            declared = self.event_types.declared(given)
+            about = {"version": 1 if declared is None else declared.version, **about}
             event: Event[Any] = Event(type=given, data={} if data is None else data, **about)
         elif data is not None:
             raise Refused("emit: data goes with a type, emit('invoice.created', {…}), not with an event", field="data")

@@ -91,7 +91,7 @@ class Enqueuer(Generic[P, R]):
         """The call without making it."""
         return Call(self._request(args, kwargs), self._tx)
 
-    def using(  # one look at each option
+    def using(
         self,
         *,
         tx: object | None = None,

@@ -26,15 +26,21 @@ def app(database: str) -> Iterator[App]:
 @pytest.fixture
 def sync() -> Callable[[App], Declared]:
     """What ``kept sync`` does."""
+    return lambda app: asyncio.run(_declared(app, exact=True))
 
-    async def go(app: App) -> Declared:
-        link = await Link.open(app.database)
-        try:
-            return await declare(link, app.plan(kept=False))
-        finally:
-            await link.close()
 
-    return lambda app: asyncio.run(go(app))
+@pytest.fixture
+def start() -> Callable[[App], Declared]:
+    """What a worker does when it starts."""
+    return lambda app: asyncio.run(_declared(app, exact=False))
+
+
+async def _declared(app: App, *, exact: bool) -> Declared:
+    link = await Link.open(app.database)
+    try:
+        return await declare(link, app.plan(kept=False), exact=exact)
+    finally:
+        await link.close()
 
 
 @pytest.fixture

@@ -392,3 +392,18 @@ def test_on_an_event_loop_sync_emit_without_a_transaction_is_refused(app):
 
     with pytest.raises(Refused):
         asyncio.run(emit())
+
+
+def test_plain_data_of_a_declared_type_has_its_version_and_must_fit(app, ask):
+    @app.event("invoice.made", version=2)
+    @dataclass
+    class Made:
+        id: int
+
+    app.emit("invoice.made", {"id": 7})
+    assert ask("select version from kept.event") == [2]
+    with pytest.raises(Refused, match="does not fit"):
+        app.emit("invoice.made", {"id": "seven"})
+    with pytest.raises(Refused, match="no upcaster from version 1") as refused:
+        app.emit("invoice.made", {"number": 7}, version=1)
+    assert refused.value.field == "version"

@@ -14,6 +14,7 @@ from kept import App, Event
 from kept.db.tx import run
 from kept.outbox import log
 from kept.outbox.log import Replay
+from support import eventually
 
 
 async def heard(event: Event) -> None:
@@ -124,3 +125,27 @@ def test_a_replay_over_a_large_log_reads_it_by_its_index(late, conn):
     )
     conn.execute("set statement_timeout = '20s'")
     assert replay(late, conn) == (2005, 2005)
+
+
+def test_a_replay_waits_for_who_emits_for_the_same_aggregate(database, app, sync, conn, ask):
+    """Else its job could get the lower id, be committed later, and run beside the other."""
+    about = {"aggregate_type": "invoice", "aggregate_id": "7"}
+    app.emit("a.b", **about)
+
+    app.on("a.b", name="tell", ordered=True)(heard)
+    sync(app)
+    to = run(conn, log.find_subscription(app.outbox_sql, "tell"))
+    with psycopg.connect(database) as other, ThreadPoolExecutor() as pool:
+        app.emit("a.b", tx=other, **about)
+
+        def replay() -> None:
+            with psycopg.connect(database) as mine:
+                run(mine, log.replay_batch(app.outbox_sql, to, Replay(), after=0, upto=1, done=0))
+
+        replaying = pool.submit(replay)
+        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        eventually(lambda: conn.execute(waits).fetchone()[0], what="the replay to wait")
+        other.commit()
+        replaying.result(10)
+    replayed, emitted = ask("select id::text from kept.event order by seq")
+    assert ask("select payload->>'event_id' from kept.job order by id") == [emitted, replayed]

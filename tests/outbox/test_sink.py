@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from kept.outbox.sink import HELD, PUBLISHED, Answer, Message, Rejected, Sink, Unreachable
+from kept import Refused
+from kept.outbox.sink import HELD, PUBLISHED, Answer, Message, Rejected, Sink, Topics, Unreachable
 
 AWAY = Unreachable("unreachable", "away")
 BAD = Rejected("bad", "bad")
@@ -73,3 +74,14 @@ async def test_a_slow_broker_is_left_when_the_time_is_over() -> None:
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_nothing_to_publish_is_no_trouble(ordered: bool) -> None:
     assert await Paper({}).publish([], ordered=ordered) == []
+
+
+def test_topics_are_by_type_then_by_the_longest_pattern_then_by_any():
+    topics = Topics("rest", {"a.b": "one", "a.*": "some", "a.b.*": "more", "*": "any"})
+    told = [topics.of(type, None, None) for type in ("a.b", "a.c", "a.b.c", "x")]
+    assert told == ["one", "some", "more", "any"]
+
+
+def test_a_rule_that_could_never_match_is_refused():
+    with pytest.raises(Refused, match="star elsewhere"):
+        Topics("rest", {"invoice*": "money"})

@@ -90,7 +90,7 @@ async def test_metrics_count_events_by_outcome_and_tell_whether_a_sink_is_open(d
 
 def test_a_sink_that_another_worker_has_tried_since_does_not_stay_open_here(monkeypatch):
     metrics, now = Metrics(), [1000.0]
-    monkeypatch.setattr("kept.integrations.prometheus.monotonic", lambda: now[0])
+    monkeypatch.setattr("kept.integrations.tallies.monotonic", lambda: now[0])
 
     def is_open():
         return metrics.registry.get_sample_value("kept_sink_open", {"sink": "desk"})

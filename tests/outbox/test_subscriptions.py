@@ -120,3 +120,31 @@ def test_a_pattern_that_matches_nothing_is_warned_of(database, sync):
     app.emit("a.b")
     assert [each.pattern for each in sync(app).registered.unmatched] == []
     app.close()
+
+
+def test_a_worker_of_the_old_version_that_starts_again_takes_nothing_away(database, sync, start, ask):
+    old, new = App(database), App(database)
+    old.on("a.b", name="tell")(heard)
+    new.on("a.b", "c.d", name="tell", ordered=True)(heard)
+    sync(new)
+    start(old)
+    assert ask("select patterns from kept.subscription") == [["a.b", "c.d"]]
+    assert ask("select ordered from kept.lane where task = 'tell'") == [True]
+    old.emit("c.d")
+    assert ask("select payload->>'type', order_key from kept.job") == [("c.d", "#1")]
+    sync(old)  # when everybody is old again, exactly that
+    assert ask("select patterns from kept.subscription") == [["a.b"]]
+    assert ask("select ordered from kept.lane where task = 'tell'") == [False]
+    for app in (old, new):
+        app.close()
+
+
+def test_a_worker_of_the_new_version_adds_what_it_wants(database, sync, start, ask):
+    old, new = App(database), App(database)
+    old.on("a.b", name="tell")(heard)
+    new.on("c.d", name="tell")(heard)
+    sync(old)
+    start(new)
+    assert ask("select patterns from kept.subscription") == [["a.b", "c.d"]]
+    for app in (old, new):
+        app.close()

@@ -179,6 +179,6 @@ async def _sync(app: App) -> Declared:
     link = await Link.open(app.database, name="kept sync")
     try:
         await migrate.acheck(link.conn, app.settings.schema)
-        return await declare(link, app.plan())
+        return await declare(link, app.plan(), exact=True)
     finally:
         await link.close()

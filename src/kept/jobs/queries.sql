@@ -504,7 +504,8 @@ select id, queue, task, max_attempts, priority,
 
 
 -- name: declare
--- Makes or updates the lanes of declared tasks; lanes of the same task in other queues follow its numbers.
+-- Makes or updates the lanes of declared tasks; lanes of the same task in other queues follow its numbers. Unless `exact`,
+-- a lane that is ordered stays so: during a deploy the other version counts on it.
 -- Tells how many changed, how many are new, and how many became ordered or ceased to be.
 with declared as (
   select * from unnest(%(queues)s::text[], %(tasks)s::text[], %(attempts)s::int[], %(priorities)s::int[],
@@ -514,13 +515,13 @@ with declared as (
   update kept.lane l
      set max_attempts = d.max_attempts, priority = d.priority, home = (l.queue = d.queue),
          retry_base = d.retry_base * interval '1 second', retry_max = d.retry_max * interval '1 second',
-         declared_at = kept.now(), ordered = d.ordered
+         declared_at = kept.now(), ordered = d.ordered or (l.ordered and not %(exact)s::boolean)
     from declared d
    where l.task = d.task
      and (l.max_attempts, l.priority, l.home, l.retry_base, l.retry_max, l.declared_at is null, l.ordered)
          is distinct from
          (d.max_attempts, d.priority, l.queue = d.queue, d.retry_base * interval '1 second',
-          d.retry_max * interval '1 second', false, d.ordered)
+          d.retry_max * interval '1 second', false, d.ordered or (l.ordered and not %(exact)s::boolean))
   returning l.id
 ), added as (
   insert into kept.lane (queue, task, home, max_attempts, priority, retry_base, retry_max, declared_at, ordered)
@@ -533,7 +534,7 @@ with declared as (
   returning id
 )
 select (select count(*) from changed) as changed, (select count(*) from added) as added,
-       (select count(*) from kept.lane l join declared d on d.task = l.task where l.ordered <> d.ordered) as turned
+       (select count(*) from kept.lane l join declared d on d.task = l.task where l.ordered <> (d.ordered or (l.ordered and not %(exact)s::boolean))) as turned
 
 
 -- name: stand_alone

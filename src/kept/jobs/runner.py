@@ -182,6 +182,8 @@ class JobsRunner(Running):
         left = self._left
         if not self.claiming or self.reserved or left <= 0 or (self._setbacks and self._finished):
             return 0
+        if len(self._finished) > self.options.batch:
+            return 0  # settle first: what was done and is not written is done again if we die
         room = {lane: int(min(room, left)) for lane, room in self._batches.room(self.book.batched).items()}
         wants = self.book.batch_wants(room)
         claimed = await self._claim_batches(wants, sum(want.want for want in wants)) if wants else 0

@@ -232,8 +232,10 @@ class Store:
             for r in rows
         ]
 
-    async def declare(self, lanes: Sequence[Lane]) -> tuple[int, int]:
+    async def declare(self, lanes: Sequence[Lane], *, exact: bool = False) -> tuple[int, int]:
         """Make or update the lanes of declared tasks (their ids are ignored); (changed, added).
+
+        Order is taken from a lane only by an *exact* declaration: an older version must not undo a newer one's.
 
         When one becomes ordered, what waits in it stands alone, and workers are told to look at their lanes.
         """
@@ -247,6 +249,7 @@ class Store:
                 "bases": array([lane.retry_base for lane in lanes]),
                 "maxes": array([lane.retry_max for lane in lanes]),
                 "ordered": array([lane.ordered for lane in lanes]),
+                "exact": exact,
             },
         )
         if rows[0][2]:

@@ -17,7 +17,7 @@ from kept.outbox.model import Event
 from kept.outbox.rows import EventRow, SinkRow, SubscriptionRow
 
 NEWEST = 2**63 - 1
-BATCH = 500
+BATCH = 200  # events at a time; more aggregates than that are locked as a whole lane
 
 
 class EventDetail(NamedTuple):
@@ -125,6 +125,10 @@ def replay_batch(
     """Tell *to* of the next events, when *done* were told already; how many, and where to go on."""
     pause = 0.0 if replay.rate is None else 1.0 / replay.rate
     params = _params(to, replay) | {"after": after, "upto": upto, "limit": BATCH, "pause": pause, "delay": done * pause}
+    keys = yield sql["replay_keys"], params
+    if keys:
+        lanes, aggregates = [row[0] for row in keys], [row[1] for row in keys]
+        yield sql["lock_keys"], {"lanes": array(lanes), "keys": array(aggregates)}
     rows = yield sql["replay"], params
     yield sql["wake_lane"], {"subscription": to.id}
     told, last = rows[0]

@@ -15,13 +15,15 @@ select kept.record_events(%(types)s::text[], %(versions)s::int[], %(occurred)s::
 
 
 -- name: unknown
--- Of what an App declares, what the database does not know, or knows otherwise.
+-- Of what an App declares, what the database does not know, or knows otherwise; unless `exact`, wanting more is not that.
 select w.name
   from unnest(%(names)s::text[], %(patterns)s::text[], %(queues)s::text[], %(tasks)s::text[], %(sinks)s::text[])
        w(name, patterns, queue, task, sink)
   left join kept.subscription s on s.name = w.name
   left join kept.lane l on l.id = s.lane
- where s.id is null or s.retired_at is not null or s.patterns <> string_to_array(w.patterns, ' ')
+ where s.id is null or s.retired_at is not null
+    or case when %(exact)s::boolean then s.patterns <> string_to_array(w.patterns, ' ')
+            else not s.patterns @> string_to_array(w.patterns, ' ') end
     or l.queue <> w.queue or l.task <> w.task or s.sink is distinct from w.sink
 union all
 select t.type from unnest(%(types)s::text[]) t(type)
@@ -42,7 +44,8 @@ select type from new
 
 
 -- name: subscribe
--- The subscriptions that are new, by name and id.
+-- The subscriptions that are new, by name and id. Unless `exact`, one keeps the patterns it has: during a deploy the other
+-- version wants them.
 with told as (
   insert into kept.subscription as s (name, patterns, lane, sink)
   select w.name, string_to_array(w.patterns, ' '), l.id, w.sink
@@ -51,7 +54,9 @@ with told as (
     join kept.lane l on l.queue = w.queue and l.task = w.task
    order by w.name
   on conflict (name) do update
-    set patterns = excluded.patterns, lane = excluded.lane, sink = excluded.sink,
+    set patterns = case when %(exact)s::boolean or s.retired_at is not null then excluded.patterns
+                        else array(select distinct p from unnest(s.patterns || excluded.patterns) p order by p) end,
+        lane = excluded.lane, sink = excluded.sink,
         declared_at = kept.now(), retired_at = null
   returning s.id, s.name, s.xmax = 0 as added
 )
@@ -91,6 +96,11 @@ select s.name, p.pattern
  where s.name = any(%(names)s::text[])
    and not exists (select from kept.event_type t where kept.type_matches(t.type, array[p.pattern]))
  order by 1, 2
+
+
+-- name: be_quick
+-- For what is good to know and not worth waiting for.
+select set_config('statement_timeout', '2s', true)
 
 
 -- name: missed
@@ -205,6 +215,31 @@ with batch as materialized (
   returning id
 )
 select (select count(*) from new), (select max(seq) from batch)
+
+
+-- name: replay_keys
+-- The aggregates of the batch that comes next, where the subscription keeps order.
+select distinct s.lane, b.key
+  from (select e.aggregate_type || '/' || e.aggregate_id as key
+          from kept.event e
+         where e.seq > %(after)s::bigint and e.seq <= %(upto)s::bigint
+           and (%(again)s::boolean or %(subscription)s::int <> all(e.subscriptions))
+           and (%(ids)s::uuid[] is null or e.id = any(%(ids)s::uuid[]))
+           and e.type in (select t.type from kept.event_type t
+                           where kept.type_matches(t.type, %(patterns)s::text[])
+                             and kept.type_matches(t.type, array[coalesce(%(pattern)s::text, '*')]))
+           and e.recorded_at >= coalesce(%(since)s::timestamptz, '-infinity')
+           and e.recorded_at < coalesce(%(until)s::timestamptz, 'infinity')
+         order by e.seq
+         limit %(limit)s::int) b
+ cross join kept.subscription s
+  join kept.lane l on l.id = s.lane and l.ordered
+ where s.id = %(subscription)s::int and b.key is not null
+
+
+-- name: lock_keys
+-- As whoever emits does, before ids are drawn: else two jobs of one aggregate could run at once.
+select kept.lock_orders(%(lanes)s::int[], %(keys)s::text[])
 
 
 -- name: wake_lane

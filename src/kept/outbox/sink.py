@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from kept.errors import Refused
 from kept.jobs.payload import check_name
+from kept.outbox.rules import check_pattern
 
 MOST_NAME = 100
 
@@ -170,9 +171,11 @@ class Topics:
         self.templates = (default, *rules.values())
         for template in self.templates:
             sample(template)
+        for rule in rules:
+            check_pattern(rule)
         self._default = default
-        self._exact = {rule: topic for rule, topic in rules.items() if not rule.endswith(".*")}
-        patterns = [(rule[:-1], topic) for rule, topic in rules.items() if rule.endswith(".*")]
+        self._exact = {rule: topic for rule, topic in rules.items() if not rule.endswith("*")}
+        patterns = [(rule[:-1], topic) for rule, topic in rules.items() if rule.endswith("*")]
         self._patterns = sorted(patterns, key=lambda pattern: -len(pattern[0]))
 
     def of(self, type: str, aggregate_type: str | None, aggregate_id: str | None) -> str:

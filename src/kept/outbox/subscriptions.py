@@ -67,12 +67,14 @@ class Subscriptions:
 
 
 class Added(NamedTuple):
-    """A new subscription, and how many recorded events it would have got."""
+    """A new subscription, and how many recorded events it would have got; None: counting took too long."""
 
     name: str
-    missed: int
+    missed: int | None
 
     def __str__(self) -> str:
+        if self.missed is None:
+            return f"subscription {self.name} is new; `kept events replay {self.name} --dry-run` counts what it missed"
         if not self.missed:
             return f"subscription {self.name} is new"
         count = f"more than {MOST_COUNTED}" if self.missed > MOST_COUNTED else str(self.missed)
@@ -96,21 +98,25 @@ class Unmatched(NamedTuple):
 class Registered:
     """What a registration changed, and what looks odd."""
 
+    new: list[tuple[str, int]] = field(default_factory=list)  # names and ids, to be counted for
     added: list[Added] = field(default_factory=list)
     unmatched: list[Unmatched] = field(default_factory=list)
 
 
-def register(sql: Queries, subscriptions: Iterable[Subscription], types: EventTypes) -> Steps[Registered]:
+def register(
+    sql: Queries, subscriptions: Iterable[Subscription], types: EventTypes, *, exact: bool
+) -> Steps[Registered]:
     """Make the database know what is declared; the lanes are known already. One transaction.
 
-    What is not declared here is left alone: another version of the program may declare it.
+    What is not declared here is left alone: another version of the program may declare it. Patterns are only added,
+    unless this is to be *exact*: a worker of the old version that starts once more must not take them away.
     """
     declared = sorted(subscriptions, key=lambda each: each.name)
     known = {each.type for each in types}
     handled = {pattern for each in declared for pattern in each.patterns if "*" not in pattern and each.sink is None}
     if not declared and not known:
         return Registered()
-    params = _params(declared) | {"types": array(sorted(known | handled))}
+    params = _params(declared) | {"types": array(sorted(known | handled)), "exact": exact}
     yield from _declare_sinks(sql, declared)
     done = Registered()
     changed = yield sql["unknown"], params
@@ -126,10 +132,15 @@ def register(sql: Queries, subscriptions: Iterable[Subscription], types: EventTy
         yield sql["learn_types"], params
         yield sql["reroute"], {}
         yield sql["expand_routes"], {}
-    for name, id in added:
-        rows = yield sql["missed"], {"subscription": id, "most": MOST_COUNTED + 1}
-        done.added.append(Added(name, rows[0][0]))
+    done.new = [(name, int(id)) for name, id in added]
     return done
+
+
+def missed(sql: Queries, subscription: int) -> Steps[int]:
+    """How many recorded events a subscription was not told of. It reads the log, so it is given little time."""
+    yield sql["be_quick"], {}
+    rows = yield sql["missed"], {"subscription": subscription, "most": MOST_COUNTED + 1}
+    return int(rows[0][0])
 
 
 def _params(declared: Sequence[Subscription]) -> dict[str, object]:

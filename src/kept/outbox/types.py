@@ -107,6 +107,8 @@ class EventTypes:
             raise Refused(f"event {event.type!r}: {message}", field="version")
         if event.version == declared.version:
             read(declared, text)
+        for step in range(event.version, declared.version):
+            self._upcaster(event.type, step)
         return text
 
     def lift(self, type: str, version: int, data: str) -> str:
@@ -114,18 +116,20 @@ class EventTypes:
         declared = self._by_type[type]
         lifted: Any = msgspec.json.decode(data)
         for step in range(version, declared.version):
-            upcaster = self._upcasters.get((type, step))
-            if upcaster is None:
-                raise Refused(
-                    f"event {type!r}: there is no upcaster from version {step}, and this code knows "
-                    f"version {declared.version}",
-                    field="version",
-                )
+            upcaster = self._upcaster(type, step)
             try:
                 lifted = upcaster(lifted)
             except Exception as error:  # an upcaster is the user's own
                 raise Refused(f"event {type!r}: its upcaster from version {step} failed: {error!r}") from error
         return encode(lifted, what=f"event {type!r}, lifted", limit=2**31)
+
+    def _upcaster(self, type: str, step: int) -> Upcaster:
+        found = self._upcasters.get((type, step))
+        if found is None:
+            known = self._by_type[type].version
+            message = f"there is no upcaster from version {step}, and this code knows version {known}"
+            raise Refused(f"event {type!r}: {message}", field="version")
+        return found
 
 
 def read(declared: Declared, data: str) -> Any:

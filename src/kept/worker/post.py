@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Self
 
+import psycopg
+
 from kept.config import Settings
 from kept.db import migrate
 from kept.db.connect import Link
-from kept.db.queries import load
+from kept.db.queries import Queries, load
 from kept.db.tx import arun
 from kept.jobs.attempt import Attempt
 from kept.jobs.lanes import LaneBook
@@ -24,7 +26,7 @@ from kept.jobs.runner import JobsRunner
 from kept.jobs.running import Options
 from kept.jobs.settling import Identity
 from kept.jobs.store import Store
-from kept.outbox.subscriptions import Registered, Subscriptions, register
+from kept.outbox.subscriptions import Added, Registered, Subscriptions, missed, register
 from kept.outbox.types import EventTypes
 from kept.signals import KeeperRestarted, LeaseRenewed, RenewalFailed, Signals, TaskUnknown, Warned, WorkerFenced
 from kept.worker.alone import Alone
@@ -242,14 +244,27 @@ class Declared:
     registered: Registered
 
 
-async def declare(link: Link, plan: Plan) -> Declared:
-    """Register the lanes of every declared task, then the subscriptions."""
+async def declare(link: Link, plan: Plan, *, exact: bool = False) -> Declared:
+    """Register the lanes of every declared task, then the subscriptions.
+
+    A worker only adds to what other versions have registered; `kept sync` is *exact*.
+    """
     lanes = [declaration.lane() for declaration in plan.registry]
     schema = plan.settings.schema
-    changed, added = await Store(link, schema).declare(lanes) if lanes else (0, 0)
-    steps = register(load("kept.outbox", schema), plan.subscriptions, plan.event_types)
+    changed, added = await Store(link, schema).declare(lanes, exact=exact) if lanes else (0, 0)
+    sql = load("kept.outbox", schema)
     async with link.conn.transaction():
-        return Declared(changed, added, await arun(link.conn, steps))
+        registered = await arun(link.conn, register(sql, plan.subscriptions, plan.event_types, exact=exact))
+    for name, id in registered.new:
+        registered.added.append(Added(name, await _missed(link, sql, id)))
+    return Declared(changed, added, registered)
+
+
+async def _missed(link: Link, sql: Queries, subscription: int) -> int | None:
+    with contextlib.suppress(psycopg.errors.QueryCanceled):
+        async with link.conn.transaction():
+            return await arun(link.conn, missed(sql, subscription))
+    return None
 
 
 def _alone(plan: Plan) -> Alone | None:
