@@ -166,7 +166,9 @@ class Valkey(Server):
 
     def command(self) -> list[str]:
         where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
-        return [str(get_binary_path()), *where, "--save", "", "--appendonly", "yes", *self._options]
+        # By default it may answer up to two seconds before it writes: then a kill loses what it acknowledged.
+        durable = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+        return [str(get_binary_path()), *where, *durable, *self._options]
 
     def start(self) -> None:
         super().start()
