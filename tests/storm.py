@@ -202,6 +202,7 @@ class Scene:
         self.broker = NatsServer(folder / "nats")
         self.broker.start()
         stack.callback(self.broker.stop)
+        asyncio.run(_make_stream(self.broker.url))
         environ = self._environ()
         subprocess.run([KEPT, "sync", "parcels:app"], cwd=HERE, env=environ, check=True, stdout=subprocess.DEVNULL)
         self.workers = Workers(workers, environ, folder)
@@ -283,6 +284,13 @@ def judge(receiver: str, committed: dict[str, Told], told: Sequence[Told]) -> Ve
         phantoms=firsts.keys() - committed.keys(),
         disordered=[parcel for parcel, moves in order.items() if moves != sorted(moves)],
     )
+
+
+async def _make_stream(url: str) -> None:
+    """A stream that hardly drops what comes twice: that is to be the inbox's business."""
+    client = await nats_client.connect(url)
+    await client.jetstream().add_stream(name="PARCELS", subjects=["parcels.>"], duplicate_window=0.1)
+    await client.close()
 
 
 async def _published(url: str) -> list[Told]:
