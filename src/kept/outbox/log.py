@@ -123,16 +123,19 @@ def replay_batch(
     sql: Queries, to: SubscriptionRow, replay: Replay, *, after: int, upto: int, done: int
 ) -> Steps[tuple[int, int | None]]:
     """Tell *to* of the next events, when *done* were told already; how many, and where to go on."""
+    rows = yield sql["next_events"], _params(to, replay) | {"after": after, "upto": upto, "limit": BATCH}
+    if not rows:
+        return 0, None
+    seqs, keyed = [row[0] for row in rows], [row for row in rows if row[2] is not None]
+    if keyed:
+        yield sql["lock_keys"], {"lanes": array([row[1] for row in keyed]), "keys": array([row[2] for row in keyed])}
     pause = 0.0 if replay.rate is None else 1.0 / replay.rate
-    params = _params(to, replay) | {"after": after, "upto": upto, "limit": BATCH, "pause": pause, "delay": done * pause}
-    keys = yield sql["replay_keys"], params
-    if keys:
-        lanes, aggregates = [row[0] for row in keys], [row[1] for row in keys]
-        yield sql["lock_keys"], {"lanes": array(lanes), "keys": array(aggregates)}
-    rows = yield sql["replay"], params
+    told = yield (
+        sql["replay"],
+        {"subscription": to.id, "seqs": array(seqs), "pause": pause, "delay": done * pause},
+    )
     yield sql["wake_lane"], {"subscription": to.id}
-    told, last = rows[0]
-    return int(told), last
+    return int(told[0][0]), seqs[-1]
 
 
 def _params(to: SubscriptionRow, replay: Replay) -> dict[str, object]:

@@ -173,24 +173,31 @@ select count(*) from (
 select coalesce(max(seq), 0) from kept.event
 
 
+-- name: next_events
+-- The next batch, in the order of emitting, from where the last one ended: locked, so that two replays at once do not tell
+-- anybody twice. With the lane and key of those that are to be told in order.
+select e.seq, l.id, case when l.ordered then e.aggregate_type || '/' || e.aggregate_id end
+  from kept.event e cross join kept.subscription s join kept.lane l on l.id = s.lane
+ where s.id = %(subscription)s::int and e.seq > %(after)s::bigint and e.seq <= %(upto)s::bigint
+   and (%(again)s::boolean or %(subscription)s::int <> all(e.subscriptions))
+   and (%(ids)s::uuid[] is null or e.id = any(%(ids)s::uuid[]))
+   and e.type in (select t.type from kept.event_type t
+                   where kept.type_matches(t.type, %(patterns)s::text[])
+                     and kept.type_matches(t.type, array[coalesce(%(pattern)s::text, '*')]))
+   and e.recorded_at >= coalesce(%(since)s::timestamptz, '-infinity')
+   and e.recorded_at < coalesce(%(until)s::timestamptz, 'infinity')
+ order by e.seq
+ limit %(limit)s::int
+   for update of e
+
+
 -- name: replay
--- One batch, in the order of emitting, from where the last one ended. Each event remembers that it was fanned out, under
--- its lock: two replays at once do not tell anybody twice.
+-- Jobs for these events, which are ours and whose keys are locked; each event remembers that it was fanned out.
 with batch as materialized (
   select e.seq, e.recorded_at, e.id, e.type, e.version, e.occurred_at, e.actor, e.aggregate_type, e.aggregate_id,
          e.headers, e.data
     from kept.event e
-   where e.seq > %(after)s::bigint and e.seq <= %(upto)s::bigint
-     and (%(again)s::boolean or %(subscription)s::int <> all(e.subscriptions))
-     and (%(ids)s::uuid[] is null or e.id = any(%(ids)s::uuid[]))
-     and e.type in (select t.type from kept.event_type t
-                     where kept.type_matches(t.type, %(patterns)s::text[])
-                       and kept.type_matches(t.type, array[coalesce(%(pattern)s::text, '*')]))
-     and e.recorded_at >= coalesce(%(since)s::timestamptz, '-infinity')
-     and e.recorded_at < coalesce(%(until)s::timestamptz, 'infinity')
-   order by e.seq
-   limit %(limit)s::int
-     for update
+   where e.seq = any(%(seqs)s::bigint[])
 ), remembered as (
   update kept.event e set subscriptions = e.subscriptions || %(subscription)s::int
     from batch b
@@ -214,27 +221,7 @@ with batch as materialized (
     from drawn d
   returning id
 )
-select (select count(*) from new), (select max(seq) from batch)
-
-
--- name: replay_keys
--- The aggregates of the batch that comes next, where the subscription keeps order.
-select distinct s.lane, b.key
-  from (select e.aggregate_type || '/' || e.aggregate_id as key
-          from kept.event e
-         where e.seq > %(after)s::bigint and e.seq <= %(upto)s::bigint
-           and (%(again)s::boolean or %(subscription)s::int <> all(e.subscriptions))
-           and (%(ids)s::uuid[] is null or e.id = any(%(ids)s::uuid[]))
-           and e.type in (select t.type from kept.event_type t
-                           where kept.type_matches(t.type, %(patterns)s::text[])
-                             and kept.type_matches(t.type, array[coalesce(%(pattern)s::text, '*')]))
-           and e.recorded_at >= coalesce(%(since)s::timestamptz, '-infinity')
-           and e.recorded_at < coalesce(%(until)s::timestamptz, 'infinity')
-         order by e.seq
-         limit %(limit)s::int) b
- cross join kept.subscription s
-  join kept.lane l on l.id = s.lane and l.ordered
- where s.id = %(subscription)s::int and b.key is not null
+select count(*) from new
 
 
 -- name: lock_keys
