@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kept.jobs.retry import Retry
     from kept.outbox.inbox.inbox import Inbox
     from kept.outbox.model import Event
+    from kept.schedules.cron import cron, every
     from kept.signals import Signal
     from kept.tasks import Call
     from kept.worker.worker import Worker
@@ -57,6 +58,8 @@ __all__ = [
     "Skip",
     "Unavailable",
     "Worker",
+    "cron",
+    "every",
 ]
 
 # Where each name comes from. Loaded on first use: a keeper, started beside every worker, needs none of them.
@@ -84,6 +87,8 @@ _HOMES = {
     "Skip": "kept.errors",
     "Unavailable": "kept.errors",
     "Worker": "kept.worker.worker",
+    "cron": "kept.schedules.cron",
+    "every": "kept.schedules.cron",
 }
 
 

@@ -11,20 +11,20 @@ from datetime import timedelta
 from typing import Any, Self
 
 from kept.config import Settings
-from kept.declaring import Declaring
 from kept.durations import Duration
 from kept.jobs import door
 from kept.jobs.handle import Job
 from kept.jobs.payload import check_name
 from kept.loading import locate
 from kept.outbox.inbox.inbox import Inbox
+from kept.scheduling import Scheduling
 from kept.signals import JobsSettled, Signal
 from kept.tasks import MOST_QUEUE
 from kept.worker.post import Plan
 from kept.worker.worker import Worker, tick_once
 
 
-class App(Declaring):
+class App(Scheduling):
     """The tasks of a program and the database their jobs live in.
 
     ``App("postgresql://…")``, or the URL in KEPT_DATABASE_URL; ``embedded:`` starts a PostgreSQL of your own.
@@ -110,6 +110,7 @@ class App(Declaring):
             registry=self.registry,
             subscriptions=self.subscriptions,
             event_types=self.event_types,
+            definitions=self.definitions,
             settings=settings,
             database=self.database,
             location=self.location,

@@ -103,6 +103,14 @@ class Client:
 
     # --- running one operation in whatever transaction there is
 
+    def run(self, steps: Steps[T], tx: object | None) -> T:
+        """Run *steps* in the caller's transaction, or in one of our own."""
+        return self._run(steps, tx)
+
+    async def arun(self, steps: Steps[T], tx: object | None) -> T:
+        """:meth:`run` for async code."""
+        return await self._arun(steps, tx)
+
     def _run(self, steps: Steps[T], tx: object | None) -> T:
         tx = self._transaction(tx)
         if tx is not None:

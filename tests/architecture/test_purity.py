@@ -24,6 +24,8 @@ NAMED = [
     "kept.outbox.model",
     "kept.outbox.addresses",
     "kept.outbox.target",
+    "kept.schedules.cron",
+    "kept.schedules.model",
     "kept.worker.pacing",
 ]
 PURE = sorted(
@@ -41,7 +43,7 @@ DATA = {
 TYPES = {"kept.jobs.lanes": {"kept.jobs.declaration", "kept.jobs.rows"}, "kept.jobs.order": {"kept.jobs.rows"}}
 
 IMPURE = {"asyncio", "time", "random", "logging", "os", "socket", "subprocess", "threading", "secrets"}
-PARTS = {"msgspec"}
+PARTS = {"msgspec", "cronsim"}
 
 
 def imported(module: str) -> set[str]:

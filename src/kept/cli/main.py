@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +84,15 @@ class Session:
                 yield Desk(conn, schema, load_queries("kept.admin", schema))
         finally:
             app.close()
+
+
+def operator() -> str:
+    """Who is at the terminal, for the log of changes."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user has no name
+        user = str(os.getuid())
+    return f"{user}@{platform.node()}"
 
 
 class Commands(click.Group):

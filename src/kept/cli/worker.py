@@ -8,12 +8,13 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from kept.app import App
-from kept.cli.main import FAILED, OK, Session
+from kept.cli.main import FAILED, OK, Session, operator
 from kept.config import Settings
 from kept.db import migrate
 from kept.db.connect import Link, connect_sync
@@ -168,17 +169,29 @@ def sync(session: Session, /, app: str | None, as_json: bool) -> None:
     if as_json:
         told = {"tasks": len(loaded.registry), "changed": done.changed, "added": done.added}
         subscribed = {"subscriptions": len(loaded.subscriptions), "new": [each._asdict() for each in new]}
-        click.echo(json.dumps(told | subscribed | {"unmatched": [each._asdict() for each in odd]}))
+        scheduled = {"schedules": {"declared": len(loaded.definitions), **asdict(done.schedules)}}
+        click.echo(json.dumps(told | subscribed | {"unmatched": [each._asdict() for each in odd]} | scheduled))
         return
     click.echo(f"{len(loaded.registry)} tasks: {done.added} added, {done.changed} changed")
+    for what in ("added", "changed", "revived", "taken"):
+        for name in getattr(done.schedules, what):
+            click.echo(_SCHEDULES[what].format(name))
     for each in (*new, *odd):
         click.echo(str(each))
+
+
+_SCHEDULES = {
+    "added": "schedule {} is new",
+    "changed": "schedule {} is changed",
+    "revived": "schedule {} is declared again",
+    "taken": "schedule {} is not declared: one of this name was added at run time",
+}
 
 
 async def _sync(app: App) -> Declared:
     link = await Link.open(app.database, name="kept sync")
     try:
         await migrate.acheck(link.conn, app.settings.schema)
-        return await declare(link, app.plan(), exact=True)
+        return await declare(link, app.plan(), who=operator(), exact=True)
     finally:
         await link.close()

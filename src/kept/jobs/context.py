@@ -17,6 +17,8 @@ from kept.jobs.model import Claimed, Lane
 from kept.jobs.payload import encode_result
 from kept.loggers import job_logger
 
+SCHEDULE, SLOT = "kept-schedule", "kept-slot"  # headers of a job that a schedule became
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -59,7 +61,7 @@ class Context:
             created_at=claimed.created_at,
             due_at=claimed.due_at,
             retry_of=claimed.retry_of,
-            headers=msgspec.json.decode(claimed.headers) if claimed.headers else {},
+            headers=self._headers,
         )
 
     @property
@@ -72,6 +74,21 @@ class Context:
         """The same for every attempt at this job and for no other job, also after a failover repeated its id."""
         micros = int(self._claimed.created_at.timestamp() * 1_000_000)
         return f"kept-{self._claimed.id}-{micros:x}"
+
+    @property
+    def schedule(self) -> str | None:
+        """The schedule that this job comes from, if it comes from one."""
+        return self._headers.get(SCHEDULE)
+
+    @property
+    def slot(self) -> datetime | None:
+        """The nominal time: the slot of its schedule that this job stands for, however late it runs."""
+        told = self._headers.get(SLOT)
+        return None if told is None else datetime.fromisoformat(told)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return msgspec.json.decode(self._claimed.headers) if self._claimed.headers else {}
 
     @property
     def logger(self) -> Any:

@@ -283,8 +283,8 @@ returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, c
 
 -- name: survey
 -- What a worker must know besides its own floors: promotes due jobs and tells, in rows of (what, lane, priority,
--- id, seconds): where ready jobs begin, when the next parked job or suspect is due, whether there is anything to
--- reclaim or to tell of it, the newest lane.
+-- id, seconds): where ready jobs begin, when the next parked job, suspect or schedule is due, whether there is anything
+-- to reclaim or to tell of it, the newest lane.
 with recursive open_lane as materialized (
   select id as lane, ordered from kept.lane
    where id = any(%(lanes)s::int[]) and (paused_until is null or paused_until <= kept.now())
@@ -336,6 +336,10 @@ union all
 select 'expired', null, null, null, null
  where exists (select from kept.worker where state = 'lost' or (state = 'live' and lease_until <= kept.now()))
     or exists (select from kept.reclaim)
+union all
+(select 'schedule', null, null, null, extract(epoch from s.look_at - kept.now())::float8
+   from kept.schedule s where s.paused_at is null and s.retired_at is null and s.look_at is not null
+  order by s.look_at limit 1)
 union all
 select 'lanes', null, null, max(id), null from kept.lane
 
@@ -391,9 +395,9 @@ select id from kept.job where id = any(%(ids)s::bigint[]) and worker = %(worker)
 
 
 -- name: register
-insert into kept.worker (id, name, host, pid, version, queues, concurrency, declared, lease_until)
+insert into kept.worker (id, name, host, pid, version, queues, concurrency, declared, schedules, lease_until)
 values (%(id)s, %(name)s, %(host)s, %(pid)s, %(version)s, %(queues)s::text[], %(concurrency)s, %(declared)s::jsonb,
-        kept.now() + %(lease)s * interval '1 second')
+        %(schedules)s::jsonb, kept.now() + %(lease)s * interval '1 second')
 
 
 -- name: renew

@@ -89,6 +89,7 @@ class Survey(Struct):
     promoted: dict[tuple[int, int], int]
     due_in: float | None = None
     suspect_in: float | None = None
+    schedule_in: float | None = None
     expired: bool = False
     newest_lane: int = 0
     count: int = 0
@@ -207,6 +208,8 @@ def survey_of(rows: Iterable[Sequence[Any]]) -> Survey:
                 seen.due_in = seconds if seen.due_in is None else min(seen.due_in, seconds)
             case "suspect":
                 seen.suspect_in = seconds if seen.suspect_in is None else min(seen.suspect_in, seconds)
+            case "schedule":
+                seen.schedule_in = seconds
             case "expired":
                 seen.expired = True
             case "lanes":

@@ -139,6 +139,7 @@ class Store:
         concurrency: int,
         declared: str,
         lease: float,
+        schedules: str = "{}",
     ) -> None:
         """Begin to live under a new identity."""
         await self.link.rows(
@@ -152,6 +153,7 @@ class Store:
                 "queues": None if queues is None else array(queues),
                 "concurrency": concurrency,
                 "declared": declared,
+                "schedules": schedules,
                 "lease": lease,
             },
         )

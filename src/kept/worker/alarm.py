@@ -24,11 +24,13 @@ class Alarm:
         self.rhythm = rhythm
         self.due_at: float | None = None
         self.suspect_at: float | None = None
+        self.schedule_at: float | None = None
+        self.scheduled = False  # there are schedules
         self.slept_at = LONG_AGO  # when the last long sleep ended
         self.look_for_lanes = False
         self.lately: tuple[tuple[int, int], ...] = ()  # where the last hints pointed, the newest first
         self._streak = 0  # passes in a row that found nothing
-        self._no_suspect_before = 0.0
+        self._no_suspect_before = self._no_schedule_before = 0.0
         self._hints: set[tuple[int, int]] = set()
         self._heard, self._counted_from = 0, LONG_AGO  # wake-ups within about a second
         self._rung = False
@@ -92,6 +94,9 @@ class Alarm:
         self.due_at = None if survey.due_in is None else now + survey.due_in
         suspect_at = None if survey.suspect_in is None else now + survey.suspect_in
         self.suspect_at = None if suspect_at is None else max(suspect_at, self._no_suspect_before)
+        self.scheduled = survey.schedule_in is not None
+        schedule_at = None if survey.schedule_in is None else now + survey.schedule_in
+        self.schedule_at = None if schedule_at is None else max(schedule_at, self._no_schedule_before)
         if survey.ready or survey.promoted:
             self._streak = 0
 
@@ -104,6 +109,20 @@ class Alarm:
         self.suspect_at = monotonic() if took else None
         if not took:
             self._no_suspect_before = monotonic() + pacing.SURVEY_BUSY
+
+    @property
+    def schedule_due(self) -> bool:
+        return self.schedule_at is not None and self.schedule_at <= monotonic()
+
+    def point_at(self, lane: int, priority: int) -> None:
+        """We have made jobs here ourselves."""
+        self._hints.add((lane, priority))
+
+    def fired(self, *, more: bool, decided: int) -> None:
+        """What was due is decided on. If it was not by us, somebody else is at it: not again before a while."""
+        self.schedule_at = monotonic() if more and decided else None
+        if not decided:
+            self._no_schedule_before = monotonic() + pacing.SCHEDULES_AGAIN
 
     # --- sleeping
 

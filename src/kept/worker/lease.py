@@ -34,6 +34,7 @@ class Lease:
     concurrency: int
     batch: int
     declared: dict[str, str]
+    schedules: dict[str, str]
     seconds: float
     renew: float
     stall: float
@@ -68,6 +69,7 @@ class Lease:
             queues=self.queues,
             concurrency=self.concurrency,
             declared=msgspec.json.encode(self.declared).decode(),
+            schedules=msgspec.json.encode(self.schedules).decode(),
             lease=max(self.seconds, STARTING),
         )
 

@@ -14,6 +14,7 @@ SURVEY_LATEST = 1.0  # … and while one wake-up follows the other
 SURVEY_HINTED = 0.015  # seconds until the next one after a wake-up that brought nothing to an idle worker
 BOTTOM_EVERY = 0.5  # seconds between looks below the floors, at least
 BOTTOM_COST = 20  # … and at least so many times what the last one took
+SCHEDULES_AGAIN = 1.0  # seconds before another look at schedules that we could not decide on
 RECONNECT_MAX = 5.0  # seconds between tries to reach the database
 
 

@@ -28,6 +28,7 @@ from kept.jobs.settling import Identity
 from kept.jobs.store import Store
 from kept.outbox.subscriptions import Added, Registered, Subscriptions, missed, register
 from kept.outbox.types import EventTypes
+from kept.schedules.catalogue import Definitions, Synchronised, synchronise
 from kept.signals import KeeperRestarted, LeaseRenewed, RenewalFailed, Signals, TaskUnknown, Warned, WorkerFenced
 from kept.worker.alone import Alone
 from kept.worker.lease import Lease
@@ -43,6 +44,7 @@ class Plan:
     registry: Registry
     subscriptions: Subscriptions
     event_types: EventTypes
+    definitions: Definitions
     settings: Settings
     database: str
     location: str | None = None  # where a child process finds the App
@@ -69,13 +71,14 @@ class Post:
         self._wake = wake
         self._cancelled = 0  # handlers that were told to stop since the lease went
         self._unknown: set[tuple[str, str]] = set()
+        self._taken: set[str] = set()
 
     async def take_up(self) -> Self:
         """Connect, check the schema, register lanes and begin a lease."""
         await self._connect()
         try:
             self.store = Store(self.link, self.plan.settings.schema)
-            self._tell(await declare(self.link, self.plan))
+            self._tell(await declare(self.link, self.plan, who=f"worker {self.name}"))
             await self.refresh_lanes()
             self.lease = await self._begin_lease()
         except BaseException:
@@ -91,6 +94,20 @@ class Post:
             self.signals.report(Warned(code="new_subscription", message=str(each)))
         for odd in declared.registered.unmatched:
             self.signals.report(Warned(code="unmatched_pattern", message=str(odd)))
+        self._tell_taken(declared.schedules)
+
+    def _tell_taken(self, schedules: Synchronised) -> None:
+        for name in schedules.taken:
+            if name not in self._taken:
+                self._taken.add(name)
+                message = (
+                    f"schedule {name} is declared here, but one of this name was added at run time: that one stands"
+                )
+                self.signals.report(Warned(code="schedule_taken", message=message))
+
+    async def synchronise(self) -> None:
+        """Have our schedules in force again if whoever declared others is gone."""
+        self._tell_taken(await synchronise_schedules(self.link, self.plan, who=f"worker {self.name}"))
 
     async def leave(self, *, closed: bool) -> None:
         """Let go of everything. *closed*: nothing is in our name any more."""
@@ -209,6 +226,7 @@ class Post:
             concurrency=settings.concurrency,
             batch=settings.batch + sum(each.batch * each.concurrency for each in self.plan.registry),
             declared=self.plan.registry.digests(),
+            schedules=self.plan.definitions.digests(),
             seconds=settings.lease.total_seconds(),
             renew=settings.renew.total_seconds(),
             stall=max(LEAST_STALL, longest + settings.grace.total_seconds()),
@@ -237,15 +255,16 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What registering an App's declarations changed: lanes, and who wants which events."""
+    """What registering an App's declarations changed: lanes, who wants which events, schedules."""
 
     changed: int
     added: int
     registered: Registered
+    schedules: Synchronised
 
 
-async def declare(link: Link, plan: Plan, *, exact: bool = False) -> Declared:
-    """Register the lanes of every declared task, then the subscriptions.
+async def declare(link: Link, plan: Plan, *, who: str = "kept", exact: bool = False) -> Declared:
+    """Register the lanes of every declared task, then the subscriptions and schedules.
 
     A worker only adds to what other versions have registered; `kept sync` is *exact*.
     """
@@ -257,7 +276,14 @@ async def declare(link: Link, plan: Plan, *, exact: bool = False) -> Declared:
         registered = await arun(link.conn, register(sql, plan.subscriptions, plan.event_types, exact=exact))
     for name, id in registered.new:
         registered.added.append(Added(name, await _missed(link, sql, id)))
-    return Declared(changed, added, registered)
+    return Declared(changed, added, registered, await synchronise_schedules(link, plan, who=who, exact=exact))
+
+
+async def synchronise_schedules(link: Link, plan: Plan, *, who: str, exact: bool = False) -> Synchronised:
+    """Make the database know the schedules that *plan* declares."""
+    sql = load("kept.schedules", plan.settings.schema)
+    async with link.conn.transaction():
+        return await arun(link.conn, synchronise(sql, plan.definitions, who=who, exact=exact))
 
 
 async def _missed(link: Link, sql: Queries, subscription: int) -> int | None:

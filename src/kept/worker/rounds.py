@@ -1,4 +1,4 @@
-"""The runners of a worker's tick: reclaim, promote, upkeep, jobs. Each sees whether its time has come."""
+"""The runners of a worker's tick: reclaim, promote, schedules, upkeep, jobs. Each sees whether its time has come."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from kept.archive.rules import Retention
 from kept.archive.runner import upkeep
 from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired, take_word
 from kept.jobs.rows import Survey
+from kept.schedules.runner import Firing
 from kept.worker import pacing
 from kept.worker.alarm import LONG_AGO, Alarm
 from kept.worker.listener import Listener
 from kept.worker.post import Post
-from kept.worker.tick import Budget, Limits, Tick
+from kept.worker.tick import Budget, Limits, Runner, Tick
+from kept.worker.timekeeper import Timekeeper
 
 UPKEEP_EVERY = 3600.0  # seconds, in the whole cluster
 UPKEEP_LOOK = 60.0  # seconds between looks whether it is our turn
@@ -29,6 +31,7 @@ class Rounds:
         self.post = post
         self.alarm = alarm
         self.listener: Listener | None = None
+        self.schedules = Timekeeper(post, alarm)
         self._survey = Survey(ready={}, promoted={})
         self._surveyed_at = self._bottom_at = LONG_AGO
         self._bottom_cost = 0.0
@@ -42,9 +45,10 @@ class Rounds:
         """The pass over these runners, within the plan's budgets."""
         plan = self.post.plan
         settings = plan.settings
-        runners = {
+        runners: dict[str, Runner] = {
             "reclaim": self.reclaim,
             "promote": self.promote,
+            "schedules": self.schedules,
             "upkeep": self.upkeep,
             "jobs": self.drain_jobs if plan.once else self.step_jobs,
         }
@@ -56,6 +60,7 @@ class Rounds:
         if plan.once:
             return Tick(runners, self.post.signals, limits, settings.tick_runners, patient={"jobs"})
         due = {"reclaim": self._reclaim_due, "promote": self._survey_due, "upkeep": self._upkeep_due}
+        due["schedules"] = lambda: self.schedules.due
         due = {name: self._unless_claiming(is_due) for name, is_due in due.items()}
         return Tick(runners, self.post.signals, limits, settings.tick_runners, due=due)
 
@@ -76,7 +81,8 @@ class Rounds:
         suspect = self.alarm.suspect_at if self._does("jobs") and self._can_run_alone else None
         reclaim = self._next_reclaim if self._does("reclaim") and self._survey.expired else None
         stale = self.post.runner.stale_at if self._does("jobs") else None
-        return [self.alarm.due_at, suspect, reclaim, stale, self._look_at]
+        schedule = self.alarm.schedule_at if self._does("schedules") else None
+        return [self.alarm.due_at, suspect, schedule, reclaim, stale, self._look_at]
 
     def _does(self, runner: str) -> bool:
         chosen = self.post.plan.settings.tick_runners
@@ -186,6 +192,7 @@ class Rounds:
             return 0
         self._next_upkeep = monotonic() + UPKEEP_LOOK
         await self._refresh_lanes()
+        await self.post.synchronise()
         if not await self.post.store.turn("upkeep", self.post.lease.worker, UPKEEP_EVERY):
             return 0
         settings = self.post.plan.settings
@@ -193,6 +200,7 @@ class Rounds:
             settings.retention_done, settings.retention_failed, settings.retention_log, settings.retention_events
         )
         await upkeep(self.post.link.conn, settings.schema, keep)
+        await Firing(self.post.link, self.post.signals, settings.schema).purge(settings.retention_log.total_seconds())
         for each in await reclaim_abandoned(self.post.store):
             self.post.signals.report(each.signal())
         await self.post.store.stand_alone()

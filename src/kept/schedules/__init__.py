@@ -1,0 +1,1 @@
+"""Schedules: rules by which jobs come into being again and again."""

@@ -1,0 +1,309 @@
+"""The schedules there are: declared, added at run time, changed and asked for (as steps; see :mod:`kept.db.tx`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from typing import NamedTuple
+
+import msgspec
+
+from kept.db.connect import array
+from kept.db.queries import Queries
+from kept.db.tx import Steps
+from kept.errors import NotFound, Refused
+from kept.schedules.model import Definition
+from kept.schedules.rows import ChangeRow, OccurrenceRow, ScheduleRow, definition_params, schedule_of, timetable
+from kept.schedules.rules import check_table, next_slot
+
+MOST_LISTED = 100_000
+
+
+class Definitions:
+    """The schedules that an App declares, by name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Definition] = {}
+
+    def add(self, definition: Definition) -> None:
+        """Declare one; the same name twice is refused."""
+        if definition.name in self._by_name:
+            same = self._by_name[definition.name] == definition
+            message = f"schedule {definition.name!r} is declared twice" + ("" if same else ", with two definitions")
+            raise Refused(f"{message}; give one of them another name", field="name")
+        self._by_name[definition.name] = definition
+
+    def __iter__(self) -> Iterator[Definition]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def digests(self) -> dict[str, str]:
+        """Each schedule's name with a digest of its definition."""
+        return {each.name: digest(each) for each in self._by_name.values()}
+
+
+def digest(definition: Definition) -> str:
+    """The same for the same definition, whoever declares it."""
+    return hashlib.blake2b(msgspec.json.encode(definition, order="sorted"), digest_size=8).hexdigest()
+
+
+# --- declared
+
+
+class Known(NamedTuple):
+    """What the database knows of a schedule that an App declares."""
+
+    name: str
+    origin: str
+    digest: str | None
+    digests: list[str]  # of definitions that were in force before
+    retired: bool
+    undeclared: bool
+    in_use: bool  # a live worker declares what is in force
+
+
+@dataclass(slots=True)
+class Synchronised:
+    """What declaring changed, by name."""
+
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    revived: list[str] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)  # somebody added one of this name at run time: that one stands
+
+
+def is_newer(known: Known, digest: str, *, exact: bool) -> bool:
+    """Whether a definition with another *digest* is to replace the one in force.
+
+    One that was never in force is news. One that was is an older version's, come back: it has to wait until no live
+    worker declares what is in force now, so that two versions do not fight during a deploy.
+    """
+    return digest != known.digest and (exact or digest not in known.digests or not known.in_use)
+
+
+def synchronise(
+    sql: Queries, definitions: Iterable[Definition], *, who: str, exact: bool = False
+) -> Steps[Synchronised]:
+    """Make the database know what is declared. One transaction; nothing is written if nothing is new."""
+    declared = sorted(definitions, key=lambda each: each.name)
+    done = Synchronised()
+    if not declared:
+        return done
+    rows = yield sql["declared"], {"names": array([each.name for each in declared])}
+    found = {row[0]: Known(*row) for row in rows}
+    again = []
+    for definition in declared:
+        known = found.get(definition.name)
+        if known is None:
+            added = yield from _add(sql, definition, origin="declared", who=who)
+            (done.taken if added is None else done.added).append(definition.name)
+        elif known.origin != "declared":
+            done.taken.append(definition.name)
+        elif is_newer(known, digest(definition), exact=exact):
+            yield from _change(sql, definition, who=who, what="declared")
+            done.changed.append(definition.name)
+        elif known.retired or known.undeclared:
+            again.append(definition.name)
+            done.revived += [definition.name] if known.retired else []
+    if again:
+        yield sql["revive"], {"names": array(again)}
+    for name in done.revived:
+        yield from _log(sql, name, who, "declared again")
+    return done
+
+
+# --- at run time
+
+
+def add(sql: Queries, definition: Definition, *, who: str) -> Steps[ScheduleRow]:
+    """A schedule that no App declares; its name must be free and it must fire some time."""
+    found = yield from _add(sql, definition, origin="added", who=who)
+    if found is None:
+        taken = yield from find(sql, definition.name)
+        raise Refused(
+            f"schedule {taken.name!r} exists already ({taken.origin}); edit it, or take another name", field="name"
+        )
+    return found
+
+
+def edit(sql: Queries, name: str, change: Callable[[Definition], Definition], *, who: str) -> Steps[ScheduleRow]:
+    """Change a schedule that was added at run time; slots that have come are not judged anew."""
+    yield sql["lock"], {"name": name}
+    found = yield from find(sql, name)
+    _check_ours(found, "edit")
+    yield from _change(sql, change(found.definition), who=who, what="edited")
+    return (yield from find(sql, name))
+
+
+def remove(sql: Queries, name: str, *, who: str) -> Steps[ScheduleRow]:
+    """Delete a schedule and its occurrences. Jobs it has become stay."""
+    yield sql["lock"], {"name": name}
+    found = yield from find(sql, name)
+    if found.retired_at is None:
+        _check_ours(found, "remove")
+    yield sql["remove"], {"name": name}
+    yield from _log(sql, name, who, "removed")
+    return found
+
+
+def pause(sql: Queries, name: str, *, who: str) -> Steps[bool]:
+    """Fire no slot until it is resumed; False if it was paused already."""
+    found = yield from find(sql, name)
+    rows = yield sql["pause"], {"name": found.name}
+    if rows:
+        yield from _log(sql, name, who, "paused")
+    return bool(rows)
+
+
+def resume(sql: Queries, name: str, *, who: str) -> Steps[bool]:
+    """Fire again, from the next slot on: those that went by meanwhile are left out. False if it was not paused."""
+    yield sql["lock"], {"name": name}
+    found = yield from find(sql, name)
+    now = yield from _now(sql)
+    last = max(found.last_slot, now)
+    rows = yield sql["resume"], {"name": name, "last_slot": last, "next_slot": next_slot(found.table, last)}
+    if rows:
+        yield from _log(sql, name, who, "resumed")
+    return bool(rows)
+
+
+def run_now(sql: Queries, name: str, *, who: str) -> Steps[int]:
+    """A job at once, whatever the rule says; its id. The schedule's own slots are not touched."""
+    found = yield from find(sql, name)
+    rows = yield sql["run_now"], {"name": found.name}
+    yield from _log(sql, name, who, "run by hand", f"job {rows[0][0]}")
+    return int(rows[0][0])
+
+
+# --- asking
+
+
+def list_schedules(
+    sql: Queries,
+    *,
+    name: str | None = None,
+    task: str | None = None,
+    origin: str | None = None,
+    retired: bool = True,
+    limit: int = MOST_LISTED,
+) -> Steps[list[ScheduleRow]]:
+    """Schedules in the order of their names."""
+    params = {"name": name, "task": task, "origin": origin, "retired": retired, "limit": limit}
+    rows = yield sql["list"], params
+    return [schedule_of(row) for row in rows]
+
+
+def find(sql: Queries, name: str) -> Steps[ScheduleRow]:
+    """The schedule of this name, or an error that names a near one."""
+    found = yield from list_schedules(sql, name=name)
+    if found:
+        return found[0]
+    rows = yield sql["names"], {}
+    near = get_close_matches(name, [row[0] for row in rows], n=1)
+    raise NotFound(f"there is no schedule {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def occurrences(sql: Queries, schedule: ScheduleRow, limit: int = 20) -> Steps[list[OccurrenceRow]]:
+    """The newest slots that came, and what became of them."""
+    rows = yield sql["occurrences"], {"schedule": schedule.id, "limit": limit}
+    return [OccurrenceRow(*row) for row in rows]
+
+
+def changes(sql: Queries, name: str, limit: int = 20) -> Steps[list[ChangeRow]]:
+    """Who changed it, the newest first."""
+    rows = yield sql["changes"], {"name": name, "limit": limit}
+    return [ChangeRow(*row) for row in rows]
+
+
+def coming(sql: Queries, schedule: ScheduleRow, count: int) -> Steps[list[datetime]]:
+    """Its next *count* slots."""
+    now = yield from _now(sql)
+    at: datetime | None = max(now, schedule.last_slot)
+    found: list[datetime] = []
+    while len(found) < count and at is not None:
+        at = next_slot(schedule.table, at)
+        found += [] if at is None else [at]
+    return found
+
+
+# --- parts
+
+
+def _check_ours(found: ScheduleRow, verb: str) -> None:
+    if found.origin == "declared":
+        raise Refused(
+            f"schedule {found.name!r} is declared by an App, and its next deploy would undo this: {verb} it there, "
+            "or pause it",
+            field="name",
+        )
+
+
+def _add(sql: Queries, definition: Definition, *, origin: str, who: str) -> Steps[ScheduleRow | None]:
+    """Write a new one; None if there is one of its name."""
+    now = yield from _now(sql)
+    anchor = definition.terms.starts_at or now
+    table = timetable(definition, anchor)
+    first = check_table(table, now) if origin == "added" else next_slot(table, now)
+    params = yield from _params(sql, definition, anchor=anchor, last_slot=now, next_slot=first)
+    own = None if origin == "added" else digest(definition)
+    rows = yield sql["add"], params | {"origin": origin, "digest": own}
+    if not rows:
+        return None
+    yield from _log(sql, definition.name, who, "added" if origin == "added" else "declared")
+    return (yield from find(sql, definition.name))
+
+
+def _change(sql: Queries, definition: Definition, *, who: str, what: str) -> Steps[None]:
+    """Put another definition in force. With other times, only slots from now on are its own."""
+    found = yield from find(sql, definition.name)
+    now = yield from _now(sql)
+    anchor = definition.terms.starts_at or found.anchor
+    table = timetable(definition, anchor)
+    last = found.last_slot if table == found.table else max(found.last_slot, now)
+    upcoming = check_table(table, last) if found.origin == "added" else next_slot(table, last)
+    params = yield from _params(sql, definition, anchor=anchor, last_slot=last, next_slot=upcoming)
+    own = None if found.origin == "added" else digest(definition)
+    yield sql["change"], params | {"digest": own}
+    yield from _log(sql, definition.name, who, what, _difference(found.definition, definition))
+
+
+def _difference(before: Definition, after: Definition) -> str:
+    """What a change changed, in a line."""
+    old, new = (
+        msgspec.to_builtins(
+            {
+                "rule": d.rule,
+                **msgspec.structs.asdict(d.terms),
+                "target": d.target,
+                "owner": d.owner,
+                "description": d.description,
+            }
+        )
+        for d in (before, after)
+    )
+    told = [f"{name}: {old[name]} -> {new[name]}" for name in new if old[name] != new[name]]
+    return "; ".join(told)[:2000]
+
+
+def _params(
+    sql: Queries, definition: Definition, *, anchor: datetime, last_slot: datetime, next_slot: datetime | None
+) -> Steps[dict[str, object]]:
+    target = definition.target
+    rows = yield sql["lane"], {"task": target.task, "queue": target.queue}
+    standing = {"anchor": anchor, "last_slot": last_slot, "next_slot": next_slot, "lane": rows[0][0]}
+    return definition_params(definition) | standing | {"blackout": array(definition.terms.blackout)}
+
+
+def _log(sql: Queries, name: str, who: str, what: str, detail: str | None = None) -> Steps[None]:
+    yield sql["log"], {"name": name, "who": who[:200], "what": what, "detail": detail}
+
+
+def _now(sql: Queries) -> Steps[datetime]:
+    rows = yield sql["now"], {}
+    now: datetime = rows[0][0]
+    return now

@@ -1,0 +1,111 @@
+"""Firing what is due, and looking after what was fired: any worker may, no leader is needed.
+
+Every pass is statements that commit by themselves. A worker that dies between two of them has done nothing that
+another would do again: a decision names the revision it was made for, and counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kept.db.connect import Link, array
+from kept.db.queries import DEFAULT_SCHEMA, load
+from kept.jobs.text import message_of
+from kept.schedules.model import Decision, Standing
+from kept.schedules.rows import standing_of
+from kept.schedules.rules import decide
+from kept.signals import Signals, Warned
+
+BATCH = 200  # schedules decided on at a time
+CLOSE_BATCH = 500
+GRACE = 600.0  # seconds without a live worker that declares it, until a schedule is retired
+
+
+class Begun(NamedTuple):
+    """Where jobs came to be that are due."""
+
+    lane: int
+    priority: int
+    jobs: int
+
+
+@dataclass(slots=True)
+class Fired:
+    """What a pass did."""
+
+    looked: int = 0  # schedules that were due
+    decided: int = 0  # … and that we were the first to decide on
+    begun: list[Begun] = field(default_factory=list)
+
+    @property
+    def jobs(self) -> int:
+        return sum(each.jobs for each in self.begun)
+
+
+class Firing:
+    """Fires schedules over one :class:`Link`."""
+
+    def __init__(
+        self, link: Link, signals: Signals, schema: str = DEFAULT_SCHEMA, *, odd: set[int] | None = None
+    ) -> None:
+        self.link = link
+        self._signals = signals
+        self._sql = load("kept.schedules", schema)
+        self._odd = set() if odd is None else odd  # schedules that cannot be decided on here: others may know more
+
+    async def fire(self, most: int = BATCH) -> Fired:
+        """Decide on up to *most* schedules that are due."""
+        rows = await self.link.rows(self._sql["due"], {"most": most, "without": array(sorted(self._odd))})
+        decided = [each for each in map(self._decided, rows) if each is not None]
+        if not decided:
+            return Fired(looked=len(rows))
+        answer = await self.link.rows(self._sql["fire"], fire_params(decided))
+        moved = next(row[2] for row in answer if row[0] is None)
+        begun = [Begun(lane, priority, jobs) for lane, priority, jobs, _ in answer if lane is not None]
+        return Fired(len(rows), moved, begun)
+
+    def _decided(self, row: Sequence[Any]) -> tuple[Standing, Decision] | None:
+        """What is to become of one schedule. One that this machine cannot read must not stop the others."""
+        try:
+            standing, now = standing_of(row)
+            return standing, decide(standing, now)
+        except Exception as error:  # noqa: BLE001  # a zone or an expression that only others know
+            self._odd.add(row[0])
+            told = f"schedule {row[2]} cannot be decided on here: {type(error).__name__}: {message_of(error)}"
+            self._signals.report(Warned(code="odd_schedule", message=told))
+            return None
+
+    async def look_after(self, who: str) -> list[str]:
+        """Copy what became of jobs; retire schedules that nobody declares any more, and name them."""
+        after = 0
+        while rows := await self.link.rows(self._sql["settled"], {"after": after, "most": CLOSE_BATCH}):
+            after = rows[-1][0]
+            await self.link.rows(self._sql["close"], {"ids": array([row[0] for row in rows])})
+        rows = await self.link.rows(self._sql["undeclared"], {"grace": GRACE, "who": who})
+        return [row[0] for row in rows]
+
+    async def purge(self, keep: float) -> None:
+        """Forget occurrences older than *keep* seconds."""
+        while (await self.link.rows(self._sql["purge"], {"keep": keep, "most": CLOSE_BATCH}))[0][0]:
+            pass
+
+
+def fire_params(decided: Sequence[tuple[Standing, Decision]]) -> dict[str, object]:
+    """Decisions as the statement ``fire`` takes them."""
+    slots = [(standing.id, slot) for standing, decision in decided for slot in decision.slots]
+    return {
+        "ids": array([standing.id for standing, _ in decided]),
+        "revisions": array([standing.revision for standing, _ in decided]),
+        "last_slots": array([decision.last_slot for _, decision in decided]),
+        "next_slots": array([decision.next_slot for _, decision in decided]),
+        "queued_slots": array([decision.queued_slot for _, decision in decided]),
+        "looks": array([decision.look_at for _, decision in decided]),
+        "schedules": array([id for id, _ in slots]),
+        "slots": array([slot.at for _, slot in slots]),
+        "states": array([slot.state for _, slot in slots]),
+        "reasons": array([slot.reason for _, slot in slots]),
+        "missed": array([slot.missed for _, slot in slots]),
+        "due_at": array([slot.due_at for _, slot in slots]),
+    }

@@ -1,0 +1,69 @@
+"""The runner of schedules: turns slots that have come into jobs, and looks after what became of earlier ones."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from kept.schedules.runner import BATCH, Fired, Firing
+from kept.signals import Warned
+from kept.worker.alarm import Alarm
+from kept.worker.post import Post
+from kept.worker.tick import Budget
+
+LOOK_AFTER = 30.0  # seconds between looks, in the whole cluster, at what became of jobs
+
+
+class Timekeeper:
+    """What one worker does for schedules. Any worker may do it, for all of them."""
+
+    def __init__(self, post: Post, alarm: Alarm) -> None:
+        self._post = post
+        self._alarm = alarm
+        self._next_look_after = 0.0
+        self._odd: set[int] = set()  # schedules that cannot be read on this machine
+
+    @property
+    def due(self) -> bool:
+        return self._alarm.schedule_due or self._look_after_due
+
+    @property
+    def _look_after_due(self) -> bool:
+        return self._alarm.scheduled and monotonic() >= self._next_look_after
+
+    async def __call__(self, budget: Budget) -> int:
+        """Decide on what is due: one batch, or in tick mode all that the budget allows."""
+        post = self._post
+        firing = Firing(post.link, post.signals, post.plan.settings.schema, odd=self._odd)
+        decided = await self._fire_all(firing, budget) if post.plan.once else await self._fire_some(firing)
+        if self._look_after_due:
+            await self._look_after(firing)
+        return decided
+
+    async def _fire_some(self, firing: Firing) -> int:
+        if not self._alarm.schedule_due:
+            return 0
+        fired = await firing.fire()
+        self._alarm.fired(more=fired.looked == BATCH, decided=fired.decided)
+        for each in fired.begun:
+            self._alarm.point_at(each.lane, each.priority)
+        return fired.decided
+
+    async def _fire_all(self, firing: Firing, budget: Budget) -> int:
+        """Tick mode. What is fired here is claimed in the same tick."""
+        left, total, fired = BATCH if budget.items is None else budget.items, 0, Fired()
+        while left > 0 and budget.seconds > 0:
+            fired = await firing.fire(min(BATCH, left))
+            for each in fired.begun:
+                self._post.book.hinted((each.lane, each.priority), deep=True)
+            total, left = total + fired.decided, left - fired.decided
+            if not fired.decided:
+                break
+        return total
+
+    async def _look_after(self, firing: Firing) -> None:
+        self._next_look_after = monotonic() + LOOK_AFTER
+        if not await self._post.store.turn("occurrences", self._post.lease.worker, LOOK_AFTER):
+            return
+        for name in await firing.look_after(f"worker {self._post.name}"):
+            message = f"schedule {name} is retired: no live worker declares it any more"
+            self._post.signals.report(Warned(code="schedule_retired", message=message))
