@@ -113,7 +113,7 @@ def synchronise(
     if again:
         yield sql["revive"], {"names": array(again)}
     for name in done.revived:
-        yield from _log(sql, name, who, "declared again")
+        yield from _log(sql, name, who, what="declared again")
     return done
 
 
@@ -147,7 +147,7 @@ def remove(sql: Queries, name: str, *, who: str) -> Steps[ScheduleRow]:
     if found.retired_at is None:
         _check_ours(found, "remove")
     yield sql["remove"], {"name": name}
-    yield from _log(sql, name, who, "removed")
+    yield from _log(sql, name, who, what="removed")
     return found
 
 
@@ -156,7 +156,7 @@ def pause(sql: Queries, name: str, *, who: str) -> Steps[bool]:
     found = yield from find(sql, name)
     rows = yield sql["pause"], {"name": found.name}
     if rows:
-        yield from _log(sql, name, who, "paused")
+        yield from _log(sql, name, who, what="paused")
     return bool(rows)
 
 
@@ -168,7 +168,7 @@ def resume(sql: Queries, name: str, *, who: str) -> Steps[bool]:
     last = max(found.last_slot, now)
     rows = yield sql["resume"], {"name": name, "last_slot": last, "next_slot": next_slot(found.table, last)}
     if rows:
-        yield from _log(sql, name, who, "resumed")
+        yield from _log(sql, name, who, what="resumed")
     return bool(rows)
 
 
@@ -176,7 +176,7 @@ def run_now(sql: Queries, name: str, *, who: str) -> Steps[int]:
     """A job at once, whatever the rule says; its id. The schedule's own slots are not touched."""
     found = yield from find(sql, name)
     rows = yield sql["run_now"], {"name": found.name}
-    yield from _log(sql, name, who, "run by hand", f"job {rows[0][0]}")
+    yield from _log(sql, name, who, what="run by hand", detail=f"job {rows[0][0]}")
     return int(rows[0][0])
 
 
@@ -254,7 +254,7 @@ def _add(sql: Queries, definition: Definition, *, origin: str, who: str) -> Step
     rows = yield sql["add"], params | {"origin": origin, "digest": own}
     if not rows:
         return None
-    yield from _log(sql, definition.name, who, "added" if origin == "added" else "declared")
+    yield from _log(sql, definition.name, who, what="added" if origin == "added" else "declared")
     return (yield from find(sql, definition.name))
 
 
@@ -269,7 +269,7 @@ def _change(sql: Queries, definition: Definition, *, who: str, what: str) -> Ste
     params = yield from _params(sql, definition, anchor=anchor, last_slot=last, next_slot=upcoming)
     own = None if found.origin == "added" else digest(definition)
     yield sql["change"], params | {"digest": own}
-    yield from _log(sql, definition.name, who, what, _difference(found.definition, definition))
+    yield from _log(sql, definition.name, who, what=what, detail=_difference(found.definition, definition))
 
 
 def _difference(before: Definition, after: Definition) -> str:
@@ -299,7 +299,7 @@ def _params(
     return definition_params(definition) | standing | {"blackout": array(definition.terms.blackout)}
 
 
-def _log(sql: Queries, name: str, who: str, what: str, detail: str | None = None) -> Steps[None]:
+def _log(sql: Queries, name: str, who: str, *, what: str, detail: str | None = None) -> Steps[None]:
     yield sql["log"], {"name": name, "who": who[:200], "what": what, "detail": detail}
 
 
