@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -21,6 +20,7 @@ from kept.db.connect import Link, connect_sync
 from kept.integrations.health import HealthServer
 from kept.integrations.logs import LogSubscriber, configure
 from kept.integrations.prometheus import Metrics
+from kept.schedules.catalogue import Synchronised
 from kept.signals import Warned
 from kept.worker.alone import die_with_parent
 from kept.worker.post import Declared, declare
@@ -169,15 +169,19 @@ def sync(session: Session, /, app: str | None, as_json: bool) -> None:
     if as_json:
         told = {"tasks": len(loaded.registry), "changed": done.changed, "added": done.added}
         subscribed = {"subscriptions": len(loaded.subscriptions), "new": [each._asdict() for each in new]}
-        scheduled = {"schedules": {"declared": len(loaded.definitions), **asdict(done.schedules)}}
+        scheduled = {"schedules": {"declared": len(loaded.definitions), **_schedules(done.schedules)}}
         click.echo(json.dumps(told | subscribed | {"unmatched": [each._asdict() for each in odd]} | scheduled))
         return
     click.echo(f"{len(loaded.registry)} tasks: {done.added} added, {done.changed} changed")
-    for what in ("added", "changed", "revived", "taken"):
-        for name in getattr(done.schedules, what):
+    for what, names in _schedules(done.schedules).items():
+        for name in names:
             click.echo(_SCHEDULES[what].format(name))
     for each in (*new, *odd):
         click.echo(str(each))
+
+
+def _schedules(done: Synchronised) -> dict[str, list[str]]:
+    return {what: getattr(done, what) for what in _SCHEDULES}
 
 
 _SCHEDULES = {

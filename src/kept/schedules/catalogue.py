@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
@@ -13,7 +13,7 @@ import msgspec
 
 from kept.db.connect import array
 from kept.db.queries import Queries
-from kept.db.tx import Steps
+from kept.db.tx import Rows, Steps
 from kept.errors import NotFound, Refused
 from kept.schedules.model import Definition
 from kept.schedules.rows import ChangeRow, OccurrenceRow, ScheduleRow, definition_params, schedule_of, timetable
@@ -75,6 +75,12 @@ class Synchronised:
     changed: list[str] = field(default_factory=list)
     revived: list[str] = field(default_factory=list)
     taken: list[str] = field(default_factory=list)  # somebody added one of this name at run time: that one stands
+    seen: list[str] = field(default_factory=list)  # no live worker had declared it for a while
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.added or self.changed or self.revived or self.seen)
 
 
 def is_newer(known: Known, digest: str, *, exact: bool) -> bool:
@@ -90,30 +96,36 @@ def synchronise(
     sql: Queries, definitions: Iterable[Definition], *, who: str, exact: bool = False
 ) -> Steps[Synchronised]:
     """Make the database know what is declared. One transaction; nothing is written if nothing is new."""
-    declared = sorted(definitions, key=lambda each: each.name)
-    done = Synchronised()
+    declared = {each.name: each for each in sorted(definitions, key=lambda each: each.name)}
     if not declared:
-        return done
-    rows = yield sql["declared"], {"names": array([each.name for each in declared])}
-    found = {row[0]: Known(*row) for row in rows}
-    again = []
-    for definition in declared:
-        known = found.get(definition.name)
-        if known is None:
-            added = yield from _add(sql, definition, origin="declared", who=who)
-            (done.taken if added is None else done.added).append(definition.name)
-        elif known.origin != "declared":
-            done.taken.append(definition.name)
-        elif is_newer(known, digest(definition), exact=exact):
+        return Synchronised()
+    names = {"names": array(list(declared))}
+    todo = sort_out(declared, (yield sql["declared"], names), exact=exact)
+    if todo.changes:  # a look without locks is all that most starts need: whoever fires passes by what is locked
+        for definition in [declared[name] for name in todo.added]:
+            yield from _add(sql, definition, origin="declared", who=who)
+        todo = sort_out(declared, (yield sql["lock_declared"], names), exact=exact, added=todo.added)
+        for definition in [declared[name] for name in todo.changed]:
             yield from _change(sql, definition, who=who, what="declared")
-            done.changed.append(definition.name)
-        elif known.retired or known.undeclared:
-            again.append(definition.name)
-            done.revived += [definition.name] if known.retired else []
-    if again:
-        yield sql["revive"], {"names": array(again)}
-    for name in done.revived:
-        yield from _log(sql, name, who, what="declared again")
+        yield sql["revive"], {"names": array([*todo.revived, *todo.seen])}
+        for name in todo.revived:
+            yield from _log(sql, name, who, what="declared again")
+    return todo
+
+
+def sort_out(declared: Mapping[str, Definition], rows: Rows, *, exact: bool, added: Sequence[str] = ()) -> Synchronised:
+    """What is to be done, given what the database knows; *added* are those that it did not know before."""
+    found = {row[0]: Known(*row) for row in rows}
+    done = Synchronised(added=[name for name in declared if name not in found or name in added])
+    for name, known in found.items():
+        if known.origin != "declared":
+            done.taken.append(name)
+        elif is_newer(known, digest(declared[name]), exact=exact):
+            done.changed.append(name)
+        elif known.retired:
+            done.revived.append(name)
+        elif known.undeclared:
+            done.seen.append(name)
     return done
 
 

@@ -143,14 +143,18 @@ select name from gone order by name
 
 
 -- name: declared
--- The schedules of these names, locked, and whether a live worker declares what is in force.
+-- The schedules of these names, and whether a live worker declares what is in force.
 select s.name, s.origin, s.digest, s.digests, s.retired_at is not null, s.undeclared_at is not null,
        exists (select from kept.worker w
                 where w.state = 'live' and w.lease_until > kept.now() and w.schedules ->> s.name = s.digest) as in_use
   from kept.schedule s
  where s.name = any(%(names)s::text[])
  order by s.name
-   for update
+
+
+-- name: lock_declared
+-- include: declared
+   for update of s
 
 
 -- name: now

@@ -26,6 +26,7 @@ class Alarm:
         self.suspect_at: float | None = None
         self.schedule_at: float | None = None
         self.scheduled = False  # there are schedules
+        self.look_again = False  # when the next one is due, only a survey knows
         self.slept_at = LONG_AGO  # when the last long sleep ended
         self.look_for_lanes = False
         self.lately: tuple[tuple[int, int], ...] = ()  # where the last hints pointed, the newest first
@@ -94,7 +95,7 @@ class Alarm:
         self.due_at = None if survey.due_in is None else now + survey.due_in
         suspect_at = None if survey.suspect_in is None else now + survey.suspect_in
         self.suspect_at = None if suspect_at is None else max(suspect_at, self._no_suspect_before)
-        self.scheduled = survey.schedule_in is not None
+        self.scheduled, self.look_again = survey.schedule_in is not None, False
         schedule_at = None if survey.schedule_in is None else now + survey.schedule_in
         self.schedule_at = None if schedule_at is None else max(schedule_at, self._no_schedule_before)
         if survey.ready or survey.promoted:
@@ -110,10 +111,6 @@ class Alarm:
         if not took:
             self._no_suspect_before = monotonic() + pacing.SURVEY_BUSY
 
-    @property
-    def schedule_due(self) -> bool:
-        return self.schedule_at is not None and self.schedule_at <= monotonic()
-
     def point_at(self, lane: int, priority: int) -> None:
         """We have made jobs here ourselves."""
         self._hints.add((lane, priority))
@@ -121,6 +118,7 @@ class Alarm:
     def fired(self, *, more: bool, decided: int) -> None:
         """What was due is decided on. If it was not by us, somebody else is at it: not again before a while."""
         self.schedule_at = monotonic() if more and decided else None
+        self.look_again = True
         if not decided:
             self._no_schedule_before = monotonic() + pacing.SCHEDULES_AGAIN
 

@@ -31,7 +31,7 @@ class Rounds:
         self.post = post
         self.alarm = alarm
         self.listener: Listener | None = None
-        self.schedules = Timekeeper(post, alarm)
+        self.schedules = Timekeeper(post, alarm, surveyed=self._does("promote"))
         self._survey = Survey(ready={}, promoted={})
         self._surveyed_at = self._bottom_at = LONG_AGO
         self._bottom_cost = 0.0
@@ -81,7 +81,7 @@ class Rounds:
         suspect = self.alarm.suspect_at if self._does("jobs") and self._can_run_alone else None
         reclaim = self._next_reclaim if self._does("reclaim") and self._survey.expired else None
         stale = self.post.runner.stale_at if self._does("jobs") else None
-        schedule = self.alarm.schedule_at if self._does("schedules") else None
+        schedule = self.schedules.moment if self._does("schedules") else None
         return [self.alarm.due_at, suspect, schedule, reclaim, stale, self._look_at]
 
     def _does(self, runner: str) -> bool:
@@ -125,7 +125,7 @@ class Rounds:
 
     def _survey_due(self) -> bool:
         now = monotonic()
-        if self.alarm.look_for_lanes or pacing.until(*self.moments(), now=now) == 0.0:
+        if self.alarm.look_for_lanes or self.alarm.look_again or pacing.until(*self.moments(), now=now) == 0.0:
             return True
         # A hint comes first: whoever wakes us wants the job started, not the surroundings explored.
         every = pacing.SURVEY_LATEST if self.alarm.hinted else 0.0 if self.alarm.resting else pacing.SURVEY_BUSY

@@ -6,6 +6,7 @@ from time import monotonic
 
 from kept.schedules.runner import BATCH, Fired, Firing
 from kept.signals import Warned
+from kept.worker import pacing
 from kept.worker.alarm import Alarm
 from kept.worker.post import Post
 from kept.worker.tick import Budget
@@ -16,15 +17,26 @@ LOOK_AFTER = 30.0  # seconds between looks, in the whole cluster, at what became
 class Timekeeper:
     """What one worker does for schedules. Any worker may do it, for all of them."""
 
-    def __init__(self, post: Post, alarm: Alarm) -> None:
+    def __init__(self, post: Post, alarm: Alarm, *, surveyed: bool) -> None:
         self._post = post
         self._alarm = alarm
+        self._surveyed = surveyed  # surveys tell when something is due; without them we look every second
+        self._looked_at = 0.0
         self._next_look_after = 0.0
         self._odd: set[int] = set()  # schedules that cannot be read on this machine
 
     @property
     def due(self) -> bool:
-        return self._alarm.schedule_due or self._look_after_due
+        return self._slot_due or self._look_after_due
+
+    @property
+    def moment(self) -> float | None:
+        """When there is something to do."""
+        return self._alarm.schedule_at if self._surveyed else self._looked_at + pacing.SCHEDULES_AGAIN
+
+    @property
+    def _slot_due(self) -> bool:
+        return self.moment is not None and self.moment <= monotonic()
 
     @property
     def _look_after_due(self) -> bool:
@@ -40,9 +52,10 @@ class Timekeeper:
         return decided
 
     async def _fire_some(self, firing: Firing) -> int:
-        if not self._alarm.schedule_due:
+        if not self._slot_due:
             return 0
         fired = await firing.fire()
+        self._looked_at = monotonic()
         self._alarm.fired(more=fired.looked == BATCH, decided=fired.decided)
         for each in fired.begun:
             self._alarm.point_at(each.lane, each.priority)
