@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from kept import signals
+from kept.integrations.gauges import Gauges, figures_shown
 from kept.integrations.tallies import Codes, Histogram, Lane, Lanes, Sink
 from kept.signals import Signal
 
@@ -41,6 +42,7 @@ class Metrics(Collector):
         self._runner_failures: defaultdict[str, int] = defaultdict(int)
         self._sinks: dict[str, Sink] = {}
         self._seen: defaultdict[tuple[str, str], int] = defaultdict(int)  # by consumer and answer
+        self._gauges = Gauges()
         self._tick = Histogram()
         self.registry.register(self)
 
@@ -128,6 +130,8 @@ class Metrics(Collector):
                 self._sink(signal.sink).open_until = 0.0
             case signals.EventSeen():
                 self._seen[signal.consumer, signal.answer] += 1
+            case signals.Figures():
+                self._gauges.take(signal)
 
     def _sink(self, name: str) -> Sink:
         return self._sinks.setdefault(name, Sink())
@@ -139,6 +143,7 @@ class Metrics(Collector):
             tick, counts, workers = self._tick.copy(), dict(self._counts), dict(self._workers)
             sinks = [(name, sink.copy()) for name, sink in self._sinks.items()]
             reclaimed, failures, seen = dict(self._reclaimed), dict(self._runner_failures), dict(self._seen)
+            figures = self._gauges.fresh()
         yield from _lane_metrics(lanes)
         yield self._running_now()
         yield from (_counter(name, text, (), [((), counts[name])]) for name, text in _COUNTERS.items())
@@ -160,6 +165,7 @@ class Metrics(Collector):
         )
         yield _histogram("kept_tick_duration_seconds", "Duration of a tick that did something", (), [((), tick)])
         yield _worker_info(workers)
+        yield from figures_shown(figures)
 
     def _running_now(self) -> Metric:
         family = GaugeMetricFamily("kept_jobs_running", "Jobs running now")
