@@ -62,6 +62,15 @@ async def test_a_low_priority_that_starves_is_seen_beside_a_full_one(database, c
     assert found.oldest == pytest.approx(3600, abs=10)
 
 
+async def test_jobs_of_a_paused_lane_are_counted_and_have_no_age(database, conn, clock):
+    add(conn)
+    clock.advance("1h")
+    conn.execute("update kept.lane set paused_until = kept.now() + interval '1 minute'")
+    assert by_task(await figures(database))["send"] == Waiting("mail", "send", 1, None)
+    clock.advance("61s")
+    assert by_task(await figures(database))["send"].oldest > 3600
+
+
 async def test_a_declared_lane_is_told_with_nothing_due_and_an_undeclared_one_only_with_something(database, conn):
     lane_of(conn, "typo")
     async with stores(database) as (store,):

@@ -377,7 +377,8 @@ with recursive level(lane, priority) as (
   select lane, count(*) as jobs, min(due_at) as oldest from due group by lane
 )
 select 'lane' as what, l.id as lane, l.queue, l.task, least(coalesce(w.jobs, 0), %(most)s) as count,
-       extract(epoch from kept.now() - w.oldest)::float8 as seconds
+       case when l.paused_until is null or l.paused_until <= kept.now()   -- else they wait on purpose
+            then extract(epoch from kept.now() - w.oldest)::float8 end as seconds
   from kept.lane l
   left join waiting w on w.lane = l.id
  where w.jobs > 0 or l.declared_at is not null
