@@ -134,6 +134,10 @@ def test_counters_without_labels_start_at_zero() -> None:
     assert value(Metrics(), "kept_lease_renewal_failures_total") == 0
 
 
+def test_the_first_job_that_is_reclaimed_is_a_rise_from_zero() -> None:
+    assert value(Metrics(), "kept_jobs_reclaimed_total", reason="expired", state="failed") == 0
+
+
 def test_running_is_asked_at_the_scrape_and_may_be_set_later() -> None:
     metrics = Metrics()
     assert value(metrics, "kept_jobs_running") is None

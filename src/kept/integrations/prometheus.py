@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from math import inf
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -38,7 +40,8 @@ class Metrics(Collector):
         self._codes = Codes()
         self._workers: dict[str, str] = {}
         self._counts: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
-        self._reclaimed: defaultdict[tuple[str, str], int] = defaultdict(int)  # by reason and state
+        # By reason and state, from zero: of a counter that begins with its first event, no alert sees that event.
+        self._reclaimed = dict.fromkeys(product(get_args(signals.ReclaimReason), ("pending", "failed")), 0)
         self._runner_failures: defaultdict[str, int] = defaultdict(int)
         self._sinks: dict[str, Sink] = {}
         self._seen: defaultdict[tuple[str, str], int] = defaultdict(int)  # by consumer and answer
