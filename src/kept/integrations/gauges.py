@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
+from typing import Generic, TypeVar
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kept.integrations.tallies import MOST_LANES, OTHER
-from kept.signals import Figures, Waiting
+from kept.signals import Figures, Signal, Waiting
 
 FRESH = 300.0  # seconds: what is older than that is not shown, as Prometheus itself would have it
 
+Told = TypeVar("Told", bound=Signal)
 
-class Gauges:
-    """The newest figures. A worker that cannot read them any more must not go on showing the last ones."""
+
+class Newest(Generic[Told]):
+    """The newest signal of one source. A worker that cannot read it any more must not go on showing the last one."""
 
     def __init__(self) -> None:
-        self._newest: Figures | None = None
+        self._newest: Told | None = None
         self._taken_at = 0.0
 
-    def take(self, figures: Figures) -> None:
-        """These are the newest."""
-        self._newest, self._taken_at = figures, monotonic()
+    def take(self, signal: Told) -> None:
+        """This is the newest."""
+        self._newest, self._taken_at = signal, monotonic()
 
-    def fresh(self) -> Figures | None:
-        """The newest, unless they are too old to be shown."""
+    def fresh(self) -> Told | None:
+        """The newest, unless it is too old to be shown."""
         return self._newest if monotonic() - self._taken_at < FRESH else None
 
 

@@ -20,7 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from kept import signals
-from kept.integrations.gauges import Gauges, figures_shown
+from kept.integrations.gauges import Newest, figures_shown
 from kept.integrations.tallies import Codes, Histogram, Lane, Lanes, Sink
 from kept.signals import Signal
 
@@ -45,7 +45,7 @@ class Metrics(Collector):
         self._runner_failures: defaultdict[str, int] = defaultdict(int)
         self._sinks: dict[str, Sink] = {}
         self._seen: defaultdict[tuple[str, str], int] = defaultdict(int)  # by consumer and answer
-        self._gauges = Gauges()
+        self._figures = Newest[signals.Figures]()
         self._tick = Histogram()
         self.registry.register(self)
 
@@ -134,7 +134,7 @@ class Metrics(Collector):
             case signals.EventSeen():
                 self._seen[signal.consumer, signal.answer] += 1
             case signals.Figures():
-                self._gauges.take(signal)
+                self._figures.take(signal)
 
     def _sink(self, name: str) -> Sink:
         return self._sinks.setdefault(name, Sink())
@@ -146,7 +146,7 @@ class Metrics(Collector):
             tick, counts, workers = self._tick.copy(), dict(self._counts), dict(self._workers)
             sinks = [(name, sink.copy()) for name, sink in self._sinks.items()]
             reclaimed, failures, seen = dict(self._reclaimed), dict(self._runner_failures), dict(self._seen)
-            figures = self._gauges.fresh()
+            figures = self._figures.fresh()
         yield from _lane_metrics(lanes)
         yield self._running_now()
         yield from (_counter(name, text, (), [((), counts[name])]) for name, text in _COUNTERS.items())
