@@ -32,7 +32,7 @@ types: .venv/.dev ## mypy --strict
 imports: .venv/.dev ## import-linter
 	$(BIN)/lint-imports
 
-test-debian: .venv/.dev ## tests that need Debian packages (pgbouncer, libfaketime, rabbitmq-server)
+test-debian: .venv/.dev ## tests that need Debian packages (pgbouncer, libfaketime, rabbitmq-server, systemd)
 	$(BIN)/python -m pytest -q -m "debian and not slow"
 
 storm: .venv/.dev ## 50,000 events while worker, broker and database are killed at random (EVENTS= SEED=)

@@ -24,6 +24,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "examples" / "publisher" / "README.md",
+    ROOT / "deploy" / "README.md",
 ]
 
 _BLOCK = re.compile(

@@ -228,6 +228,28 @@ class EventSeen(Signal, frozen=True, kw_only=True):
     answer: Literal["first", "duplicate", "cached"]
 
 
+class Waiting(Struct, frozen=True):
+    """What is due in one lane: how many jobs, counted up to a limit, and for how long the oldest (seconds)."""
+
+    queue: str
+    task: str
+    due: int
+    oldest: float | None
+
+
+class Figures(Signal, frozen=True, kw_only=True):
+    """How the whole cluster stands: what is due in each lane; workers that live, and those whose lease ran out."""
+
+    lanes: Sequence[Waiting]
+    live: int
+    expired: int
+
+    @property
+    def due(self) -> int:
+        """Jobs that are due, in all lanes together."""
+        return sum(lane.due for lane in self.lanes)
+
+
 class Warned(Signal, frozen=True, kw_only=True):
     """Something the operator should know; *code* is stable."""
 

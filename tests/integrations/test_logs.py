@@ -121,6 +121,7 @@ def samples() -> list[Signal]:
         *(sent(outcome) for outcome in SENT),
         signals.TaskUnknown(queue="mail", task="gone"),
         signals.EventSeen(consumer="mailer", answer="first"),
+        signals.Figures(lanes=[signals.Waiting("mail", "send", 3, 0.5)], live=2, expired=1),
         signals.Warned(code="default_partition", message="the default partition holds rows"),
     ]
     ways = [settled(state) for state in STATES] + [settled("pending", charged=False)]

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kept import signals
+from kept.integrations import gauges
 from kept.integrations.prometheus import Metrics
 from kept.integrations.tallies import MOST_CODES, MOST_LANES, SECONDS
 from kept.signals import JobsClaimed, JobsSettled, PickUp, Settled, Signal
@@ -31,6 +32,9 @@ DONE = Settled(
     duration=0.2,
     delay=None,
 )
+
+
+FIGURES = signals.Figures(lanes=[signals.Waiting("mail", "send", 3, 90.0)], live=2, expired=1)
 
 
 def settled(**changes: object) -> Settled:
@@ -130,6 +134,10 @@ def test_counters_without_labels_start_at_zero() -> None:
     assert value(Metrics(), "kept_lease_renewal_failures_total") == 0
 
 
+def test_the_first_job_that_is_reclaimed_is_a_rise_from_zero() -> None:
+    assert value(Metrics(), "kept_jobs_reclaimed_total", reason="expired", state="failed") == 0
+
+
 def test_running_is_asked_at_the_scrape_and_may_be_set_later() -> None:
     metrics = Metrics()
     assert value(metrics, "kept_jobs_running") is None
@@ -205,6 +213,48 @@ def test_a_registry_of_the_applications_own_is_used() -> None:
     assert registry.get_sample_value("kept_leases_lost_total") == 0
 
 
+def test_the_newest_figures_are_shown_and_nothing_of_those_before() -> None:
+    metrics = Metrics()
+    assert value(metrics, "kept_workers", state="live") is None
+
+    metrics(signals.Figures(lanes=[signals.Waiting("mail", "old", 7, 5.0)], live=9, expired=0))
+    metrics(FIGURES)
+
+    assert value(metrics, "kept_jobs_due", queue="mail", task="send") == 3
+    assert value(metrics, "kept_oldest_due_seconds", queue="mail", task="send") == 90
+    assert value(metrics, "kept_jobs_due", queue="mail", task="old") is None
+    assert value(metrics, "kept_workers", state="live") == 2
+    assert value(metrics, "kept_workers", state="expired") == 1
+
+
+def test_a_lane_in_which_nothing_is_due_is_shown_with_zeros() -> None:
+    metrics = Metrics()
+    metrics(signals.Figures(lanes=[signals.Waiting("mail", "send", 0, None)], live=1, expired=0))
+
+    assert value(metrics, "kept_jobs_due", queue="mail", task="send") == 0
+    assert value(metrics, "kept_oldest_due_seconds", queue="mail", task="send") == 0
+
+
+def test_figures_that_are_too_old_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics()
+    metrics(FIGURES)
+    monkeypatch.setattr(gauges, "FRESH", 0.0)
+
+    assert value(metrics, "kept_jobs_due", queue="mail", task="send") is None
+    assert value(metrics, "kept_workers", state="live") is None
+
+
+def test_lanes_past_the_limit_are_shown_as_one_even_if_one_has_that_name() -> None:
+    many = [signals.Waiting(f"tenant{number}", "send", 1, float(number)) for number in range(MOST_LANES + 50)]
+    metrics = Metrics()
+    metrics(signals.Figures(lanes=[signals.Waiting("other", "other", 5, None), *many], live=1, expired=0))
+
+    samples = [s for family in metrics.registry.collect() for s in family.samples if s.name == "kept_jobs_due"]
+    assert len(samples) == MOST_LANES
+    assert value(metrics, "kept_jobs_due", queue="other", task="other") == 5 + 51
+    assert value(metrics, "kept_oldest_due_seconds", queue="other", task="other") == MOST_LANES + 49
+
+
 @given(st.lists(st.lists(st.floats(min_value=-10, max_value=1e6) | st.sampled_from([*SECONDS, math.nan]))))
 def test_every_duration_is_in_the_bucket_it_belongs_to(batches: list[list[float]]) -> None:
     metrics = Metrics()
@@ -239,6 +289,7 @@ def test_the_documented_table_is_what_is_exposed(documented: Callable[[str], lis
         signals.RunnerFailed(runner="schedules", error="x"),
         signals.JobsReclaimed(worker="u", name="w", reason="expired", jobs=5, failed=1),
         signals.WorkerStarted(worker="a", name="w1", queues=None, tasks=("send",), concurrency=10),
+        FIGURES,
         signals.EventsSent(
             sink="nats",
             subscription="publish",

@@ -299,3 +299,17 @@ async def test_a_claim_in_order_reads_no_more_than_it_must_however_many_jobs_the
         assert buffers(plan) < 100 * BATCH, (name, buffers(plan))
     for name in ("claim_ordered", "claim_late"):
         assert {scan["Index Name"] for scan in scans(plans[name])} == {"job_order", "job_pkey"}
+
+
+async def test_figures_read_no_more_than_they_count_however_many_jobs_there_are(emptied):
+    most = 500
+    with psycopg.connect(emptied, autocommit=True) as conn:
+        async with explained(emptied) as store:
+            await store.figures(most)  # prepared while the table is empty
+            fill(conn, 100_000)
+            found = await store.figures(most)
+            plan = store.plan()
+    assert [lane.due for lane in found.lanes] == [most, most]
+    assert_small(plan, most=2 * 3 * most)  # two lanes of three priorities
+    assert {scan["Index Name"] for scan in scans(plan)} == {"job_ready", "job_parked", "job_suspect"}
+    assert buffers(plan) < 2 * 3 * most + 200, json.dumps(plan)

@@ -62,6 +62,7 @@ LINES: Mapping[type[Signal], Line] = {
     signals.SinkDisabled: _line("error", "sink_disabled", signals.SinkDisabled),
     signals.TaskUnknown: _line("warning", "task_unknown", signals.TaskUnknown),
     signals.EventSeen: _line("debug", "event_seen", signals.EventSeen),
+    signals.Figures: Line("debug", "figures_read", ("due", "live", "expired")),
     signals.Warned: _line("warning", "warned", signals.Warned),
 }
 

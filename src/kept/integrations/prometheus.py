@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from math import inf
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -18,6 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from kept import signals
+from kept.integrations.gauges import Newest, figures_shown
 from kept.integrations.tallies import Codes, Histogram, Lane, Lanes, Sink
 from kept.signals import Signal
 
@@ -37,10 +40,12 @@ class Metrics(Collector):
         self._codes = Codes()
         self._workers: dict[str, str] = {}
         self._counts: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
-        self._reclaimed: defaultdict[tuple[str, str], int] = defaultdict(int)  # by reason and state
+        # By reason and state, from zero: of a counter that begins with its first event, no alert sees that event.
+        self._reclaimed = dict.fromkeys(product(get_args(signals.ReclaimReason), ("pending", "failed")), 0)
         self._runner_failures: defaultdict[str, int] = defaultdict(int)
         self._sinks: dict[str, Sink] = {}
         self._seen: defaultdict[tuple[str, str], int] = defaultdict(int)  # by consumer and answer
+        self._figures = Newest[signals.Figures]()
         self._tick = Histogram()
         self.registry.register(self)
 
@@ -128,6 +133,8 @@ class Metrics(Collector):
                 self._sink(signal.sink).open_until = 0.0
             case signals.EventSeen():
                 self._seen[signal.consumer, signal.answer] += 1
+            case signals.Figures():
+                self._figures.take(signal)
 
     def _sink(self, name: str) -> Sink:
         return self._sinks.setdefault(name, Sink())
@@ -139,6 +146,7 @@ class Metrics(Collector):
             tick, counts, workers = self._tick.copy(), dict(self._counts), dict(self._workers)
             sinks = [(name, sink.copy()) for name, sink in self._sinks.items()]
             reclaimed, failures, seen = dict(self._reclaimed), dict(self._runner_failures), dict(self._seen)
+            figures = self._figures.fresh()
         yield from _lane_metrics(lanes)
         yield self._running_now()
         yield from (_counter(name, text, (), [((), counts[name])]) for name, text in _COUNTERS.items())
@@ -160,6 +168,7 @@ class Metrics(Collector):
         )
         yield _histogram("kept_tick_duration_seconds", "Duration of a tick that did something", (), [((), tick)])
         yield _worker_info(workers)
+        yield from figures_shown(figures)
 
     def _running_now(self) -> Metric:
         family = GaugeMetricFamily("kept_jobs_running", "Jobs running now")

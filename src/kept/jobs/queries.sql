@@ -344,6 +344,56 @@ union all
 select 'lanes', null, null, max(id), null from kept.lane
 
 
+-- name: figures
+-- What is due in each lane and who works, in rows of (what, lane, queue, task, count, seconds). It reads up to so
+-- many jobs of a lane and priority, those with the lowest ids, so that a low priority which starves is seen beside a full one.
+with recursive level(lane, priority) as (
+  (select l.id, f.priority from kept.lane l
+    cross join lateral (
+           select priority from kept.job j
+            where j.lane = l.id and j.ready and j.worker is null
+            order by j.priority desc, j.id + 0 limit 1) f)
+  union all
+  select v.lane, f.priority from level v
+   cross join lateral (
+          select priority from kept.job j
+           where j.lane = v.lane and j.ready and j.worker is null and j.priority < v.priority
+           order by j.priority desc, j.id + 0 limit 1) f
+), due as (
+  select v.lane, d.due_at from level v
+   cross join lateral (
+          select due_at from kept.job j
+           where j.lane = v.lane and j.priority = v.priority and j.ready and j.worker is null
+           order by j.id + 0 limit %(most)s) d
+  union all
+  select l.id, d.due_at from kept.lane l          -- not promoted yet, as in a lane that nobody serves
+   cross join lateral (
+          select due_at from kept.job j
+           where j.lane = l.id and not j.ready and not j.suspect and j.worker is null and j.due_at <= kept.now()
+           order by j.due_at limit %(most)s) d
+  union all
+  select l.id, d.due_at from kept.lane l
+   cross join lateral (
+          select due_at from kept.job j
+           where j.lane = l.id and j.suspect and j.worker is null and j.due_at <= kept.now()
+           order by j.due_at limit %(most)s) d
+), waiting as materialized (
+  select lane, count(*) as jobs, min(due_at) as oldest from due group by lane
+)
+select 'lane' as what, l.id as lane, l.queue, l.task, least(coalesce(w.jobs, 0), %(most)s) as count,
+       case when l.paused_until is null or l.paused_until <= kept.now()   -- else they wait on purpose
+            then extract(epoch from kept.now() - w.oldest)::float8 end as seconds
+  from kept.lane l
+  left join waiting w on w.lane = l.id
+ where w.jobs > 0 or l.declared_at is not null
+union all
+select case when state = 'live' and lease_until > kept.now() then 'live' else 'expired' end, null, null, null,
+       count(*), null
+  from kept.worker
+ where state in ('live', 'lost')
+ group by 1
+
+
 -- name: adopt
 -- Jobs claimed in our name that we never heard of: the reply was lost.
 select id, lane, priority, attempt, uncharged, suspect, due_at, created_at, claimed_at, key, retry_of,

@@ -11,6 +11,7 @@ from msgspec import Struct
 from kept.db.connect import array, numbers
 from kept.db.wire import Reply
 from kept.jobs.model import DONE, Claimed, Close, Lane, Leave, Note, Park, Settlement
+from kept.signals import Figures, Waiting
 
 Decision = tuple[Claimed, Settlement]
 
@@ -215,6 +216,17 @@ def survey_of(rows: Iterable[Sequence[Any]]) -> Survey:
             case "lanes":
                 seen.newest_lane = id or 0
     return seen
+
+
+def figures_of(rows: Iterable[Sequence[Any]]) -> Figures:
+    lanes: dict[int, Waiting] = {}
+    workers = {"live": 0, "expired": 0}
+    for what, lane, queue, task, count, seconds in rows:
+        if what == "lane":
+            lanes[lane] = Waiting(queue, task, count, None if seconds is None else max(0.0, seconds))
+        else:
+            workers[what] += count
+    return Figures(lanes=[lanes[lane] for lane in sorted(lanes)], **workers)
 
 
 def orphan(row: Sequence[Any]) -> Orphan:

@@ -22,6 +22,7 @@ from kept.jobs.rows import (
     Survey,
     Want,
     claim_params,
+    figures_of,
     ordered_of,
     ordered_params,
     orphan,
@@ -29,6 +30,7 @@ from kept.jobs.rows import (
     survey_of,
     unrecordable,
 )
+from kept.signals import Figures
 
 Unacceptable = (psycopg.DataError, psycopg.IntegrityError)  # a value the server will refuse again
 
@@ -93,6 +95,10 @@ class Store:
         """Promote up to *most* due jobs per lane and look around; *bottom* also looks below the floors."""
         rows = await self.link.rows(self.sql["survey"], {"lanes": array(lanes), "bottom": bottom, "most": most})
         return survey_of(rows)
+
+    async def figures(self, most: int) -> Figures:
+        """How the whole cluster stands; up to *most* due jobs of a lane are counted, so that it stays cheap."""
+        return figures_of(await self.link.rows(self.sql["figures"], {"most": most}))
 
     # --- after a lost reply
 

@@ -14,6 +14,7 @@ from kept.jobs.rows import Survey
 from kept.schedules.runner import Firing
 from kept.worker import pacing
 from kept.worker.alarm import LONG_AGO, Alarm
+from kept.worker.figures import FigureReader
 from kept.worker.listener import Listener
 from kept.worker.post import Post
 from kept.worker.tick import Budget, Limits, Runner, Tick
@@ -61,8 +62,13 @@ class Rounds:
             return Tick(runners, self.post.signals, limits, settings.tick_runners, patient={"jobs"})
         due = {"reclaim": self._reclaim_due, "promote": self._survey_due, "upkeep": self._upkeep_due}
         due["schedules"] = lambda: self.schedules.due
+        order = settings.tick_runners
+        if settings.metrics_port is not None:  # whoever serves metrics, whatever runners were chosen
+            figures = FigureReader(self.post)
+            runners["figures"], due["figures"] = figures.read, figures.due
+            order = None if order is None else (*order, "figures")
         due = {name: self._unless_claiming(is_due) for name, is_due in due.items()}
-        return Tick(runners, self.post.signals, limits, settings.tick_runners, due=due)
+        return Tick(runners, self.post.signals, limits, order, due=due)
 
     def _unless_claiming(self, is_due: Callable[[], bool]) -> Callable[[], bool]:
         """A claim on its way comes first: nobody else can use the connection before its answer is read."""
