@@ -155,6 +155,32 @@ class RunnerFailed(Signal, frozen=True, kw_only=True):
     error: str
 
 
+class RunFinished(Signal, frozen=True, kw_only=True):
+    """A pass of a runner of the user's own is over. *state*: done, idle, failed, cancelled or abandoned."""
+
+    name: str
+    run: int
+    state: str
+    duration: float
+    counters: dict[str, int | float]
+    code: str | None
+    message: str | None
+
+
+class RunLeaseLost(Signal, frozen=True, kw_only=True):
+    """A pass ended after its worker's lease was gone: what it says changes nothing."""
+
+    name: str
+    run: int
+
+
+class RunnerSkipped(Signal, frozen=True, kw_only=True):
+    """A runner that must be alone was left to *holder*, which is at it."""
+
+    name: str
+    holder: str
+
+
 class ConnectionLost(Signal, frozen=True, kw_only=True):
     """The database did not answer; the worker tries again after *delay* seconds."""
 

@@ -24,6 +24,7 @@ NAMED = [
     "kept.outbox.model",
     "kept.outbox.addresses",
     "kept.outbox.target",
+    "kept.runners.model",
     "kept.worker.pacing",
 ]
 PURE = sorted(

@@ -137,6 +137,7 @@ def register() -> None:
         jobs,
         lanes,
         migrations,
+        runs,
         sinks,
         status,
         subscriptions,
@@ -146,7 +147,7 @@ def register() -> None:
 
     work = (worker, migrations, jobs, lanes, workers)
     outbox = (events, subscriptions, sinks, inbox)
-    for commands in (*work, *outbox, status, doctor, bench):
+    for commands in (*work, *outbox, runs, status, doctor, bench):
         commands.add_to(main)
 
 

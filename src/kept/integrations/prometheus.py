@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
@@ -18,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from kept import signals
-from kept.integrations.tallies import Codes, Histogram, Lane, Lanes, Sink
+from kept.integrations.tallies import Codes, Histogram, Lane, Lanes, Run, Runs, Sink
 from kept.signals import Signal
 
 
@@ -41,6 +42,7 @@ class Metrics(Collector):
         self._runner_failures: defaultdict[str, int] = defaultdict(int)
         self._sinks: dict[str, Sink] = {}
         self._seen: defaultdict[tuple[str, str], int] = defaultdict(int)  # by consumer and answer
+        self._runs = Runs()
         self._tick = Histogram()
         self.registry.register(self)
 
@@ -113,6 +115,8 @@ class Metrics(Collector):
                 self._reclaimed[signal.reason, "failed"] += signal.failed
             case signals.RunnerFailed():
                 self._runner_failures[signal.runner] += 1
+            case signals.RunFinished():
+                self._runs[signal.name].finished(signal, time.time())
             case _:
                 self._outbox(signal)
 
@@ -137,6 +141,7 @@ class Metrics(Collector):
         with self._lock:  # only for the copies: rendering takes longer than a batch should wait
             lanes = [(key, lane.copy()) for key, lane in self._lanes.items()]
             tick, counts, workers = self._tick.copy(), dict(self._counts), dict(self._workers)
+            runs = [(name, run.copy()) for name, run in self._runs.items()]
             sinks = [(name, sink.copy()) for name, sink in self._sinks.items()]
             reclaimed, failures, seen = dict(self._reclaimed), dict(self._runner_failures), dict(self._seen)
         yield from _lane_metrics(lanes)
@@ -154,6 +159,7 @@ class Metrics(Collector):
             ("runner",),
             (((runner,), count) for runner, count in failures.items()),
         )
+        yield from _run_metrics(runs)
         yield from _sink_metrics(sinks)
         yield _counter(
             "kept_inbox_events", "Events that an inbox was asked about", ("consumer", "answer"), seen.items()
@@ -210,6 +216,34 @@ def _lane_metrics(lanes: Sequence[tuple[tuple[str, str], Lane]]) -> Iterator[Met
         _LANE,
         ((key, lane.waited) for key, lane in lanes),
     )
+
+
+def _run_metrics(runs: Sequence[tuple[str, Run]]) -> Iterator[Metric]:
+    yield _counter(
+        "kept_runs",
+        "Passes of runners, by how they ended",
+        ("name", "state"),
+        (((name, state), count) for name, run in runs for state, count in run.states.items()),
+    )
+    yield _counter(
+        "kept_run_counter",
+        "What runners counted",
+        ("name", "counter"),
+        (((name, counter), count) for name, run in runs for counter, count in run.counters.items()),
+    )
+    yield _histogram(
+        "kept_run_duration_seconds",
+        "Duration of a runner's pass",
+        ("name",),
+        (((name,), run.duration) for name, run in runs),
+    )
+    last = GaugeMetricFamily(
+        "kept_run_last_success_timestamp_seconds", "When a pass last ended well here", labels=["name"]
+    )
+    for name, run in runs:
+        if run.succeeded_at is not None:
+            last.add_metric([name], run.succeeded_at)
+    yield last
 
 
 def _sink_metrics(sinks: Sequence[tuple[str, Sink]]) -> Iterator[Metric]:
