@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kept.jobs.retry import Retry
     from kept.outbox.inbox.inbox import Inbox
     from kept.outbox.model import Event
+    from kept.runners.context import RunnerContext
     from kept.schedules.cron import cron, every
     from kept.signals import Signal
     from kept.tasks import Call
@@ -52,6 +53,7 @@ __all__ = [
     "Refused",
     "ResultPending",
     "Retry",
+    "RunnerContext",
     "SchemaMismatch",
     "Settings",
     "Signal",
@@ -81,6 +83,7 @@ _HOMES = {
     "Refused": "kept.errors",
     "ResultPending": "kept.errors",
     "Retry": "kept.jobs.retry",
+    "RunnerContext": "kept.runners.context",
     "SchemaMismatch": "kept.errors",
     "Settings": "kept.config",
     "Signal": "kept.signals",

@@ -100,8 +100,8 @@ class App(Scheduling):
 
     # --- working
 
-    def plan(self, *, kept: bool = True, once: bool = False, **changes: Any) -> Plan:
-        """What a worker of this App is to do; *changes* replace settings."""
+    def plan(self, *, kept: bool = True, once: bool = False, own: bool = True, **changes: Any) -> Plan:
+        """What a worker of this App is to do, with runners of its *own* or without; *changes* replace settings."""
         self.load_imports()
         settings = replace(self.settings, **changes)
         for queue in settings.queues or ():
@@ -113,6 +113,7 @@ class App(Scheduling):
             definitions=self.definitions,
             settings=settings,
             database=self.database,
+            runners=tuple(self.runners.values()) if own else (),
             location=self.location,
             # Only where a command was told where the App is: a script that made it must not run again for a spare.
             spare=settings.spare and self._location is not None and not once,
@@ -128,7 +129,7 @@ class App(Scheduling):
         return Worker(self.plan(**changes), self.signals)
 
     async def drain(self) -> list[Job[Any]]:
-        """Run everything that is due, here and now, and return the jobs that were settled: for tests."""
+        """Run all jobs that are due, here and now, and return those that were settled: for tests. Runs no runner."""
         settled: list[int] = []
 
         def note(signal: Signal) -> None:
@@ -138,8 +139,9 @@ class App(Scheduling):
         stop = self.signals.subscribe(note)
         try:
             hour = timedelta(hours=1)
-            limits = {"tick_items": 2**31 - 1, "lease": hour, "tick_overall": hour, "tick_runner": hour}
-            await tick_once(self.plan(kept=False, once=True, **limits), self.signals)
+            limits: dict[str, Any] = {"lease": hour, "tick_overall": hour, "tick_runner": hour}
+            limits |= {"tick_items": 2**31 - 1, "tick_runners": None}
+            await tick_once(self.plan(kept=False, once=True, own=False, **limits), self.signals)
         finally:
             stop()
         records = await self._arun(door.find_many(self.sql, settled), None)

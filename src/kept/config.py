@@ -69,6 +69,7 @@ class Settings:
     retention_failed: timedelta = 90 * DAY
     retention_log: timedelta = 90 * DAY
     retention_events: timedelta = 30 * DAY
+    retention_runs: timedelta = 90 * DAY
     sink_attempts: int = 25
     sink_batch: int | None = None
     sink_pause: timedelta = timedelta(milliseconds=500)
@@ -80,6 +81,8 @@ class Settings:
     tick_runners: tuple[str, ...] | None = None
     shard_index: int | None = None
     shard_count: int | None = None
+    api_url: str | None = None
+    api_token: str | None = None
 
     log_format: LogFormat = "auto"
     log_level: LogLevel = "info"

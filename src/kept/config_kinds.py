@@ -12,6 +12,8 @@ from kept import durations
 _SIZES = {"": 1, "b": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _DATABASE = re.compile(r"postgres(ql)?://|embedded:|[a-z_]+\s*=")
+_API = re.compile(r"https?://[^\s@?#]+\Z")  # a password in it would end up in errors
+_TOKEN = re.compile(r"[!-~]{1,4096}\Z")  # what a header takes
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,39}\Z")
 
 
@@ -135,3 +137,5 @@ DATABASE = Kind(
     _matching(_DATABASE),
     secret=True,
 )
+API = Kind("the URL of an API; write it like https://api.internal/v1, without a password", _matching(_API))
+TOKEN = Kind("a token of printable ASCII characters", _matching(_TOKEN), lambda _: "…", secret=True)

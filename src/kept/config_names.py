@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kept.config_kinds import DATABASE, DURATION, FLAG, NAMES, SCHEMA, SIZE, TEXT, WHOLE, Kind, choice
+from kept.config_kinds import API, DATABASE, DURATION, FLAG, NAMES, SCHEMA, SIZE, TEXT, TOKEN, WHOLE, Kind, choice
 from kept.errors import Misconfigured, Refused
 from kept.redact import redact
 
@@ -95,16 +95,29 @@ VARIABLES = (
     Variable("KEPT_RETENTION_FAILED", "retention_failed", DURATION, "how long failed jobs stay in history"),
     Variable("KEPT_RETENTION_LOG", "retention_log", DURATION, "how long the job log stays"),
     Variable("KEPT_RETENTION_EVENTS", "retention_events", DURATION, "how long events stay in their log"),
+    Variable("KEPT_RETENTION_RUNS", "retention_runs", DURATION, "how long runs stay on record"),
     Variable("KEPT_SINK_ATTEMPTS", "sink_attempts", WHOLE, "charged attempts to publish an event"),
     Variable("KEPT_SINK_BATCH", "sink_batch", WHOLE, "events handed to a sink at once; by default what suits it"),
     Variable("KEPT_SINK_PAUSE", "sink_pause", DURATION, "first rest of a sink whose broker failed; doubles"),
     Variable("KEPT_SINK_PAUSE_MAX", "sink_pause_max", DURATION, "longest rest of a sink whose broker failed"),
     Variable("KEPT_TICK_OVERALL", "tick_overall", DURATION, "budget of one tick (tick mode)"),
-    Variable("KEPT_TICK_RUNNER", "tick_runner", DURATION, "budget of one runner in a tick (tick mode)"),
-    Variable("KEPT_TICK_ITEMS", "tick_items", WHOLE, "items one runner handles in a tick (tick mode)"),
+    Variable(
+        "KEPT_TICK_RUNNER",
+        "tick_runner",
+        DURATION,
+        "budget of a runner of your own, or in tick mode of any",
+    ),
+    Variable(
+        "KEPT_TICK_ITEMS",
+        "tick_items",
+        WHOLE,
+        "items of a runner of your own, or in tick mode of any",
+    ),
     Variable("KEPT_TICK_RUNNERS", "tick_runners", NAMES, "the runners of a tick, in order; all if not set"),
     Variable("KEPT_SHARD_INDEX", "shard_index", WHOLE, "which shard this worker is, from 0"),
     Variable("KEPT_SHARD_COUNT", "shard_count", WHOLE, "how many shards there are"),
+    Variable("KEPT_API_URL", "api_url", API, "the API that HTTP runners call"),
+    Variable("KEPT_API_TOKEN", "api_token", TOKEN, "what they show it, as `x-service-token`"),
     Variable(
         "KEPT_LOG_FORMAT",
         "log_format",
@@ -127,6 +140,8 @@ ALIASES = (
     Alias("WORKER_TICK_RUNNER_MAX_ITEMS", "tick_items"),
     Alias("WORKER_TICK_SHARD_INDEX", "shard_index"),
     Alias("WORKER_TICK_SHARD_COUNT", "shard_count"),
+    Alias("WORKER_API_BASE_URL", "api_url"),
+    Alias("WORKER_API_SERVICE_TOKEN", "api_token"),
     Alias("WORKER_BUSY_LOOP_DELAY_MS", "busy_delay", "ms"),
     Alias("WORKER_IDLE_BACKOFF_MIN_MS", "idle_min", "ms"),
     Alias("WORKER_IDLE_BACKOFF_MAX_MS", "idle_max", "ms"),

@@ -49,14 +49,25 @@ class NotFound(Error):
 
 
 class LeaseLost(Error):
-    """The lease is gone; whatever this attempt does from now on changes nothing in Kept."""
+    """The lease is gone; whatever this attempt (or this run of a runner) does from now on changes nothing in Kept."""
 
     code = "lease_lost"
 
-    def __init__(self, *, job_id: int, attempt: int, worker: str) -> None:
-        super().__init__(f"job {job_id}, attempt {attempt}: the lease of worker {worker} is gone")
+    def __init__(
+        self,
+        *,
+        worker: str,
+        job_id: int | None = None,
+        attempt: int | None = None,
+        runner: str | None = None,
+        run: int | None = None,
+    ) -> None:
+        whose = f"job {job_id}, attempt {attempt}" if runner is None else f"runner {runner}, run {run}"
+        super().__init__(f"{whose}: the lease of worker {worker} is gone")
         self.job_id = job_id
         self.attempt = attempt
+        self.runner = runner
+        self.run = run
         self.worker = worker
 
 

@@ -9,17 +9,17 @@ from typing import Any, Unpack, overload
 from kept.config import Settings
 from kept.db.queries import Queries
 from kept.db.queries import load as load_queries
-from kept.declaring import Declaring
 from kept.durations import Duration
 from kept.errors import Refused
 from kept.jobs.retry import Retry
+from kept.recurring import Recurring
 from kept.schedules.book import Asked, Schedules, define
 from kept.schedules.catalogue import Definitions
 from kept.schedules.model import Rule
 from kept.tasks import AsyncTask, Call, Enqueuer, SyncTask, TaskDecorator
 
 
-class Scheduling(Declaring):
+class Scheduling(Recurring):
     """Where schedules are declared."""
 
     def __init__(

@@ -155,6 +155,35 @@ class RunnerFailed(Signal, frozen=True, kw_only=True):
     error: str
 
 
+class RunFinished(Signal, frozen=True, kw_only=True):
+    """A pass of a runner of the user's own is over: done, idle, failed, cancelled or abandoned.
+
+    Or a job that a schedule became, told by whoever notices that it is settled.
+    """
+
+    name: str
+    run: int
+    state: str
+    duration: float
+    counters: dict[str, int | float]
+    code: str | None
+    message: str | None
+
+
+class RunLeaseLost(Signal, frozen=True, kw_only=True):
+    """A pass ended after its worker's lease was gone: what it says changes nothing."""
+
+    name: str
+    run: int
+
+
+class RunnerSkipped(Signal, frozen=True, kw_only=True):
+    """A runner that must be alone was left to *holder*, which is at it."""
+
+    name: str
+    holder: str
+
+
 class ConnectionLost(Signal, frozen=True, kw_only=True):
     """The database did not answer; the worker tries again after *delay* seconds."""
 
@@ -248,6 +277,27 @@ class Figures(Signal, frozen=True, kw_only=True):
     def due(self) -> int:
         """Jobs that are due, in all lanes together."""
         return sum(lane.due for lane in self.lanes)
+
+
+class ScheduleFigures(Signal, frozen=True, kw_only=True):
+    """How schedules stand: how many of which kind, how many of the active are late, and the latest by how much."""
+
+    active: int
+    paused: int
+    retired: int
+    late: int
+    lateness: float
+
+
+class RunFigures(Signal, frozen=True, kw_only=True):
+    """When runners and schedules last did well, in the whole cluster: name and seconds since 1970."""
+
+    succeeded: Sequence[tuple[str, float]]
+
+    @property
+    def names(self) -> int:
+        """Of how many it is known."""
+        return len(self.succeeded)
 
 
 class Warned(Signal, frozen=True, kw_only=True):

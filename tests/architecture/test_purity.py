@@ -26,6 +26,7 @@ NAMED = [
     "kept.outbox.target",
     "kept.schedules.cron",
     "kept.schedules.model",
+    "kept.runners.model",
     "kept.worker.pacing",
 ]
 PURE = sorted(

@@ -25,7 +25,7 @@ from kept.errors import Refused
 from kept.showable import escape
 
 F = TypeVar("F", bound=Callable[..., Any])
-IDS = frozenset({"id", "retry_of"})  # bigints, which JSON readers may round
+IDS = frozenset({"id", "retry_of", "job"})  # bigints, which JSON readers may round
 WIDEST = 60  # characters of one cell
 
 

@@ -8,7 +8,8 @@ import json
 import os
 import signal
 import sys
-from typing import Any
+import threading
+from typing import Any, NoReturn
 
 import click
 
@@ -21,6 +22,7 @@ from kept.integrations.health import HealthServer
 from kept.integrations.logs import LogSubscriber, configure
 from kept.integrations.prometheus import Metrics
 from kept.schedules.catalogue import Synchronised
+from kept.showable import clean
 from kept.signals import Warned
 from kept.worker.alone import die_with_parent
 from kept.worker.post import Declared, declare
@@ -28,6 +30,7 @@ from kept.worker.supervisor import INDEX, Supervisor
 from kept.worker.tick import Report
 from kept.worker.worker import Worker, tick_once
 
+LET_GO = 0.2  # seconds for a thread without work to end
 LIVE_WITHIN = 10.0  # seconds: a loop that has not moved for longer is not live
 
 
@@ -144,16 +147,38 @@ def tick(session: Session, /, app: str | None, as_json: bool, **options: Any) ->
     reports = asyncio.run(tick_once(loaded.plan(once=True), loaded.signals))
     for report in reports:
         click.echo(_told(report, as_json=as_json))
-    sys.exit(FAILED if any(report.error for report in reports) else OK)
+    _exit(FAILED if any(report.error for report in reports) else OK)
+
+
+def _exit(code: int) -> NoReturn:
+    """End; a runner's thread that would not stop must not keep the process, its keeper gives back the slot."""
+    threads = [each for each in threading.enumerate() if each.name.startswith("kept-runner")]
+    for each in threads:
+        each.join(LET_GO)
+    if any(each.is_alive() for each in threads):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _told(report: Report, *, as_json: bool) -> str:
     if as_json:
         return json.dumps(
-            {"runner": report.runner, "items": report.items, "seconds": round(report.seconds, 6), "error": report.error}
+            {
+                "runner": report.runner,
+                "items": report.items,
+                "seconds": round(report.seconds, 6),
+                "error": report.error,
+                "counters": dict(report.counters),
+                "note": report.note,
+            }
         )
-    ending = f" error: {report.error}" if report.error else ""
-    return f"{report.runner}: {report.items} in {report.seconds:.3f} s{ending}"
+    if report.note:
+        return f"{report.runner}: {clean(report.note)}"
+    ending = f" error: {clean(report.error)}" if report.error else ""
+    counted = ", ".join(f"{clean(name)} {number:g}" for name, number in report.counters.items())
+    return f"{report.runner}: {counted or report.items} in {report.seconds:.3f} s{ending}"
 
 
 @click.command()

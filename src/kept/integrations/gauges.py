@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Generic, TypeVar
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kept.integrations.tallies import MOST_LANES, OTHER
-from kept.signals import Figures, Signal, Waiting
+from kept.signals import Figures, RunFigures, ScheduleFigures, Signal, Waiting
 
 FRESH = 300.0  # seconds: what is older than that is not shown, as Prometheus itself would have it
 
@@ -44,6 +44,34 @@ def figures_shown(figures: Figures | None) -> Iterator[Metric]:
         workers.add_metric(["live"], figures.live)
         workers.add_metric(["expired"], figures.expired)
     yield from (due, oldest, workers)
+
+
+def schedules_shown(figures: ScheduleFigures | None) -> Iterator[Metric]:
+    """The gauges of schedules; families without a value if there are no figures."""
+    count = GaugeMetricFamily("kept_schedules", "Schedules by state, in the whole cluster", labels=["state"])
+    late = GaugeMetricFamily("kept_schedules_late", "Active schedules that nobody fired a minute after their slot")
+    lateness = GaugeMetricFamily("kept_schedule_lateness_seconds", "How long the latest slot has waited to be fired")
+    if figures is not None:
+        count.add_metric(["active"], figures.active)
+        count.add_metric(["paused"], figures.paused)
+        count.add_metric(["retired"], figures.retired)
+        late.add_metric([], figures.late)
+        lateness.add_metric([], figures.lateness)
+    yield from (count, late, lateness)
+
+
+def successes_shown(figures: RunFigures | None, here: Mapping[str, float | None]) -> Metric:
+    """When each runner and schedule last did well: by the database's word, or *here* since it was last asked."""
+    family = GaugeMetricFamily(
+        "kept_run_last_success_timestamp_seconds", "When a runner or schedule last did well", labels=["name"]
+    )
+    newest = dict(figures.succeeded) if figures is not None else {}
+    for name, moment in here.items():
+        newest[name] = max(moment or 0.0, newest.get(name, 0.0))
+    for name, moment in newest.items():
+        if moment:
+            family.add_metric([name], moment)
+    return family
 
 
 def _bounded(lanes: Sequence[Waiting]) -> Iterable[Waiting]:

@@ -20,7 +20,7 @@ from kept.errors import Misconfigured
 from kept.loggers import logger
 from kept.redact import redact
 from kept.showable import clean, escape
-from kept.signals import EventsSent, JobsClaimed, JobsSettled, Sending, Settled, Signal
+from kept.signals import EventsSent, JobsClaimed, JobsSettled, RunFinished, Sending, Settled, Signal
 
 Format = Literal["auto", "json", "console"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -55,6 +55,8 @@ LINES: Mapping[type[Signal], Line] = {
     signals.JobsReclaimed: _line("warning", "jobs_reclaimed", signals.JobsReclaimed),
     signals.TickDone: _line("debug", "tick_done", signals.TickDone),
     signals.RunnerFailed: _line("error", "runner_failed", signals.RunnerFailed),
+    signals.RunLeaseLost: _line("warning", "run_lease_lost", signals.RunLeaseLost),
+    signals.RunnerSkipped: _line("debug", "runner_skipped", signals.RunnerSkipped),
     signals.ConnectionLost: _line("warning", "connection_lost", signals.ConnectionLost),
     signals.ConnectionRestored: _line("info", "connection_restored", signals.ConnectionRestored),
     signals.SinkOpened: _line("warning", "sink_opened", signals.SinkOpened),
@@ -63,6 +65,8 @@ LINES: Mapping[type[Signal], Line] = {
     signals.TaskUnknown: _line("warning", "task_unknown", signals.TaskUnknown),
     signals.EventSeen: _line("debug", "event_seen", signals.EventSeen),
     signals.Figures: Line("debug", "figures_read", ("due", "live", "expired")),
+    signals.ScheduleFigures: _line("debug", "schedules_read", signals.ScheduleFigures),
+    signals.RunFigures: Line("debug", "runs_read", ("names",)),
     signals.Warned: _line("warning", "warned", signals.Warned),
 }
 
@@ -73,6 +77,15 @@ RETRYING = Line("warning", "job_retrying", (*_JOB, "code", "message", "delay", "
 DEFERRED = Line("debug", "job_deferred", (*_JOB, "reason", "message", "delay", "duration"))
 CANCELLED = Line("info", "job_cancelled", (*_JOB, "reason", "message", "duration"))
 SKIPPED = Line("info", "job_skipped", (*_JOB, "reason", "message", "duration"))
+
+_RUN = ("name", "run", "duration")
+RAN = {
+    "done": Line("info", "run_done", (*_RUN, "counters")),
+    "idle": Line("debug", "run_idle", _RUN),
+    "failed": Line("error", "run_failed", (*_RUN, "code", "message")),
+    "cancelled": Line("warning", "run_cancelled", _RUN),
+    "abandoned": Line("warning", "run_abandoned", (*_RUN, "code", "message")),
+}
 
 _EVENT = ("event_id", "event_type", "aggregate_type", "aggregate_id")
 SENT = {
@@ -100,6 +113,8 @@ class LogSubscriber:
             self._settled(signal)
         elif isinstance(signal, EventsSent):
             self._sent(signal)
+        elif isinstance(signal, RunFinished):
+            self._ran(signal)
         elif (line := LINES.get(type(signal))) and self._enabled(line.level):
             fields = {"jobs": len(signal.jobs)} if isinstance(signal, JobsClaimed) else _fields(line, signal)
             self._write(line, fields)
@@ -120,6 +135,11 @@ class LogSubscriber:
             line = _sent_line(event)
             if debug or line.level != "debug":
                 self._write(line, _fields(line, event) | batch)
+
+    def _ran(self, signal: RunFinished) -> None:
+        line = RAN[signal.state]
+        if self._enabled(line.level):
+            self._write(line, _fields(line, signal))
 
     def _enabled(self, level: Level) -> bool:
         # A logger of the application's own choice may know only the standard spelling, or neither.
@@ -160,6 +180,8 @@ def _value(value: object) -> object:
             return round(value, 6)
         case tuple() | list():
             return [_value(item) for item in value]
+        case dict():
+            return {clean(str(name)): _value(item) for name, item in value.items()}
         case _:
             return value
 

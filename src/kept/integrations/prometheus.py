@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
@@ -20,8 +21,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from kept import signals
-from kept.integrations.gauges import Newest, figures_shown
-from kept.integrations.tallies import Codes, Histogram, Lane, Lanes, Sink
+from kept.integrations.gauges import Newest, figures_shown, schedules_shown, successes_shown
+from kept.integrations.tallies import Codes, Histogram, Lane, Lanes, Run, Runs, Sink
 from kept.signals import Signal
 
 
@@ -46,6 +47,9 @@ class Metrics(Collector):
         self._sinks: dict[str, Sink] = {}
         self._seen: defaultdict[tuple[str, str], int] = defaultdict(int)  # by consumer and answer
         self._figures = Newest[signals.Figures]()
+        self._schedules = Newest[signals.ScheduleFigures]()
+        self._succeeded = Newest[signals.RunFigures]()
+        self._runs = Runs()
         self._tick = Histogram()
         self.registry.register(self)
 
@@ -118,6 +122,8 @@ class Metrics(Collector):
                 self._reclaimed[signal.reason, "failed"] += signal.failed
             case signals.RunnerFailed():
                 self._runner_failures[signal.runner] += 1
+            case signals.RunFinished():
+                self._runs[signal.name].finished(signal, time.time())
             case _:
                 self._outbox(signal)
 
@@ -135,6 +141,10 @@ class Metrics(Collector):
                 self._seen[signal.consumer, signal.answer] += 1
             case signals.Figures():
                 self._figures.take(signal)
+            case signals.ScheduleFigures():
+                self._schedules.take(signal)
+            case signals.RunFigures():
+                self._succeeded.take(signal)
 
     def _sink(self, name: str) -> Sink:
         return self._sinks.setdefault(name, Sink())
@@ -144,9 +154,11 @@ class Metrics(Collector):
         with self._lock:  # only for the copies: rendering takes longer than a batch should wait
             lanes = [(key, lane.copy()) for key, lane in self._lanes.items()]
             tick, counts, workers = self._tick.copy(), dict(self._counts), dict(self._workers)
+            runs = [(name, run.copy()) for name, run in self._runs.items()]
             sinks = [(name, sink.copy()) for name, sink in self._sinks.items()]
             reclaimed, failures, seen = dict(self._reclaimed), dict(self._runner_failures), dict(self._seen)
-            figures = self._figures.fresh()
+            figures, schedules = self._figures.fresh(), self._schedules.fresh()
+            succeeded = self._succeeded.fresh()
         yield from _lane_metrics(lanes)
         yield self._running_now()
         yield from (_counter(name, text, (), [((), counts[name])]) for name, text in _COUNTERS.items())
@@ -162,6 +174,7 @@ class Metrics(Collector):
             ("runner",),
             (((runner,), count) for runner, count in failures.items()),
         )
+        yield from _run_metrics(runs)
         yield from _sink_metrics(sinks)
         yield _counter(
             "kept_inbox_events", "Events that an inbox was asked about", ("consumer", "answer"), seen.items()
@@ -169,6 +182,8 @@ class Metrics(Collector):
         yield _histogram("kept_tick_duration_seconds", "Duration of a tick that did something", (), [((), tick)])
         yield _worker_info(workers)
         yield from figures_shown(figures)
+        yield from schedules_shown(schedules)
+        yield successes_shown(succeeded, {name: run.succeeded_at for name, run in runs})
 
     def _running_now(self) -> Metric:
         family = GaugeMetricFamily("kept_jobs_running", "Jobs running now")
@@ -218,6 +233,27 @@ def _lane_metrics(lanes: Sequence[tuple[tuple[str, str], Lane]]) -> Iterator[Met
         "Time from due to claimed",
         _LANE,
         ((key, lane.waited) for key, lane in lanes),
+    )
+
+
+def _run_metrics(runs: Sequence[tuple[str, Run]]) -> Iterator[Metric]:
+    yield _counter(
+        "kept_runs",
+        "Passes of runners and jobs of schedules, by how they ended",
+        ("name", "state"),
+        (((name, state), count) for name, run in runs for state, count in run.states.items()),
+    )
+    yield _counter(
+        "kept_run_counter",
+        "What runners and schedules' jobs counted",
+        ("name", "counter"),
+        (((name, counter), count) for name, run in runs for counter, count in run.counters.items()),
+    )
+    yield _histogram(
+        "kept_run_duration_seconds",
+        "Duration of a runner's pass, or of a schedule's job",
+        ("name",),
+        (((name,), run.duration) for name, run in runs),
     )
 
 

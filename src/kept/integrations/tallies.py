@@ -110,6 +110,45 @@ class Sink:
         return twin
 
 
+class Run:
+    """The tallies of one runner's passes."""
+
+    __slots__ = ("counters", "duration", "states", "succeeded_at")
+
+    def __init__(self) -> None:
+        self.states: defaultdict[str, int] = defaultdict(int)
+        self.counters: defaultdict[str, float] = defaultdict(float)
+        self.duration = Histogram()
+        self.succeeded_at: float | None = None  # by the wall clock
+
+    def finished(self, signal: signals.RunFinished, now: float) -> None:
+        """Count a pass; a counter's label may be free text: past the limit they share one, and none may fall."""
+        self.states[signal.state] += 1
+        self.duration.observe((signal.duration,))
+        if signal.state in ("done", "idle"):
+            self.succeeded_at = now
+        for name, value in signal.counters.items():
+            known = name in self.counters or len(self.counters) < MOST_CODES
+            self.counters[clean(name, limit=100) if known else OTHER] += max(0.0, value)
+
+    def copy(self) -> Run:
+        """The same numbers, which no longer move."""
+        twin = Run()
+        twin.states, twin.counters = self.states.copy(), self.counters.copy()
+        twin.duration, twin.succeeded_at = self.duration.copy(), self.succeeded_at
+        return twin
+
+
+class Runs(dict[str, Run]):
+    """The tallies by name. Abandoned runs of others are counted too: past the limit names share one label."""
+
+    def __missing__(self, name: str) -> Run:
+        if len(self) >= MOST_LANES and name != OTHER:
+            return self[OTHER]
+        self[name] = run = Run()
+        return run
+
+
 class Codes(dict[str | None, str]):
     """The label of a code. Codes may be names of exception classes: past the limit they share one label."""
 

@@ -86,19 +86,29 @@ select o.id, o.job
 
 
 -- name: close
--- Copy what became of their jobs. One that is nowhere any more was purged, or lost with the server's own commits.
+-- Copy what became of their jobs, and tell it. One that is nowhere any more was purged, or lost with the server's own
+-- commits. What a job returned counts as far as it is numbers by name.
 with gone as (
   select id, job from kept.occurrence where id = any(%(ids)s::bigint[]) and outcome is null order by id for update skip locked
 ), closed as (
   update kept.occurrence o
      set outcome = coalesce(h.state, 'unknown'), started_at = h.claimed_at,
          finished_at = coalesce(h.settled_at, kept.now()), worker = h.worker, code = h.code, message = h.message,
-         counters = case when json_typeof(h.result) in ('object', 'number') then h.result end
+         counters = coalesce((select jsonb_object_agg(e.key, e.value)
+                                from json_each(case when json_typeof(h.result) = 'object' then h.result end) e
+                               where json_typeof(e.value) = 'number'), '{}')
     from gone g left join lateral kept.find_settled(g.job) h on true
    where o.id = g.id
-  returning o.id
+  returning o.id, o.schedule, o.outcome, o.finished_at, o.started_at, o.code, o.message, o.counters
+), well as (
+  update kept.schedule s set done_at = greatest(s.done_at, c.finished_at)
+    from (select schedule, max(finished_at) as finished_at from closed where outcome = 'done' group by schedule) c
+   where s.id = c.schedule
 )
-select count(*) from closed
+select c.id, s.name, c.outcome, extract(epoch from c.finished_at - coalesce(c.started_at, c.finished_at))::float8,
+       c.code, c.message, c.counters::text
+  from closed c join kept.schedule s on s.id = c.schedule
+ order by c.id
 
 
 -- name: purge
@@ -303,3 +313,21 @@ with it as (
 select e.id, (select count(pg_notify('kept:wake', e.lane || ':' || e.priority))
                where exists (select from kept.sleeper s where s.lane = e.lane and s.until > kept.now()))
   from enqueued e
+
+
+-- name: figures
+-- How schedules stand: how many of which kind, how many are late, and by how many seconds the latest.
+select count(*) filter (where paused_at is null and retired_at is null) as active,
+       count(*) filter (where paused_at is not null and retired_at is null) as paused,
+       count(*) filter (where retired_at is not null) as retired,
+       count(*) filter (where paused_at is null and retired_at is null
+                          and look_at < kept.now() - %(late)s::float8 * interval '1 second') as late,
+       coalesce(extract(epoch from max(kept.now() - look_at)
+                        filter (where paused_at is null and retired_at is null and look_at < kept.now())), 0)::float8
+  from kept.schedule
+
+
+-- name: successes
+-- When jobs of schedules last ended well, the newest first.
+select name, extract(epoch from done_at)::float8 from kept.schedule
+ where done_at is not null order by done_at desc limit %(most)s::int

@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from kept.db.connect import Link, array
 from kept.db.queries import DEFAULT_SCHEMA, load
 from kept.jobs.text import message_of
 from kept.schedules.model import Decision, Standing
 from kept.schedules.rows import standing_of
 from kept.schedules.rules import decide
-from kept.signals import Signals, Warned
+from kept.signals import RunFinished, ScheduleFigures, Signals, Warned
 
 BATCH = 200  # schedules decided on at a time
 CLOSE_BATCH = 500
+LATE = 60.0  # seconds after its slot, when nobody has decided on it: then it is late
 GRACE = 600.0  # seconds without a live worker that declares it, until a schedule is retired
 
 
@@ -82,7 +85,8 @@ class Firing:
         after = 0
         while rows := await self.link.rows(self._sql["settled"], {"after": after, "most": CLOSE_BATCH}):
             after = rows[-1][0]
-            await self.link.rows(self._sql["close"], {"ids": array([row[0] for row in rows])})
+            for row in await self.link.rows(self._sql["close"], {"ids": array([row[0] for row in rows])}):
+                self._signals.report(_finished(*row))
         rows = await self.link.rows(self._sql["undeclared"], {"grace": GRACE, "who": who})
         return [row[0] for row in rows]
 
@@ -90,6 +94,23 @@ class Firing:
         """Forget occurrences older than *keep* seconds."""
         while (await self.link.rows(self._sql["purge"], {"keep": keep, "most": CLOSE_BATCH}))[0][0]:
             pass
+
+    async def figures(self) -> ScheduleFigures:
+        """How all schedules stand."""
+        rows = await self.link.rows(self._sql["figures"], {"late": LATE})
+        active, paused, retired, late, lateness = rows[0]
+        return ScheduleFigures(active=active, paused=paused, retired=retired, late=late, lateness=lateness)
+
+    async def successes(self, most: int) -> list[tuple[str, float]]:
+        """When jobs of up to *most* schedules last ended well, in seconds since 1970."""
+        return [(row[0], row[1]) for row in await self.link.rows(self._sql["successes"], {"most": most})]
+
+
+def _finished(
+    id: int, name: str, state: str, duration: float, code: str | None, message: str | None, counters: str
+) -> RunFinished:
+    counted = msgspec.json.decode(counters, type=dict[str, int | float])
+    return RunFinished(name=name, run=id, state=state, duration=duration, counters=counted, code=code, message=message)
 
 
 def fire_params(decided: Sequence[tuple[Standing, Decision]]) -> dict[str, object]:

@@ -8,13 +8,16 @@ from time import monotonic
 import psycopg
 
 from kept.jobs.text import message_of
-from kept.signals import RunnerFailed, Signal
+from kept.schedules.runner import Firing
+from kept.signals import RunFigures, RunnerFailed, Signal
 from kept.worker.post import Post
 from kept.worker.tick import Budget, Unreachable
 
 EVERY = 15.0  # seconds: Prometheus scrapes as often, or less
 SHARE = 100  # and never more than a hundredth of the worker's time
 MOST = 10_000  # due jobs of a lane that are counted; a backlog of a million is not more alarming
+
+MOST_NAMES = 500  # runners, and schedules, whose last success is shown
 
 Source = Callable[[Post], Awaitable[Signal]]
 
@@ -23,8 +26,21 @@ async def _kernel(post: Post) -> Signal:
     return await post.store.figures(MOST)
 
 
+async def _schedules(post: Post) -> Signal:
+    return await _firing(post).figures()
+
+
+async def _runs(post: Post) -> Signal:
+    succeeded = [*await post.own.store.successes(MOST_NAMES), *await _firing(post).successes(MOST_NAMES)]
+    return RunFigures(succeeded=succeeded)
+
+
+def _firing(post: Post) -> Firing:
+    return Firing(post.link, post.signals, post.plan.settings.schema)
+
+
 # Each feature that has something to show adds a source, and a signal for the metrics to take.
-SOURCES: tuple[Source, ...] = (_kernel,)
+SOURCES: tuple[Source, ...] = (_kernel, _schedules, _runs)
 
 
 class FigureReader:

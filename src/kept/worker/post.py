@@ -28,6 +28,10 @@ from kept.jobs.settling import Identity
 from kept.jobs.store import Store
 from kept.outbox.subscriptions import Added, Registered, Subscriptions, missed, register
 from kept.outbox.types import EventTypes
+from kept.runners.model import Lost, RunnerDeclaration
+from kept.runners.rules import BUILT_IN, chosen
+from kept.runners.runner import OwnRunners, Terms
+from kept.runners.store import RunnerStore
 from kept.schedules.catalogue import Definitions, Synchronised, synchronise
 from kept.signals import KeeperRestarted, LeaseRenewed, RenewalFailed, Signals, TaskUnknown, Warned, WorkerFenced
 from kept.worker.alone import Alone
@@ -47,6 +51,7 @@ class Plan:
     definitions: Definitions
     settings: Settings
     database: str
+    runners: tuple[RunnerDeclaration, ...] = ()
     location: str | None = None  # where a child process finds the App
     spare: bool = False  # have such a child stand by before it is needed
     kept: bool = True  # put a keeper beside the lease
@@ -64,6 +69,7 @@ class Post:
         self.newest_lane = 0
         self.threads = ThreadPoolExecutor(plan.settings.concurrency, thread_name_prefix="kept-handler")
         self.alone = _alone(plan)
+        self.own = _own(plan, signals, name, wake)
         self.link: Link
         self.store: Store
         self.lease: Lease
@@ -80,6 +86,7 @@ class Post:
             self.store = Store(self.link, self.plan.settings.schema)
             self._tell(await declare(self.link, self.plan, who=f"worker {self.name}"))
             await self.refresh_lanes()
+            await self.own.declare()
             self.lease = await self._begin_lease()
         except BaseException:
             await self.link.close()
@@ -116,6 +123,7 @@ class Post:
         await self.link.close()
         self.lease.end(closed=closed)
         self.threads.shutdown(wait=False, cancel_futures=True)
+        self.own.close()
 
     async def refresh_lanes(self) -> None:
         """Serve the lanes there are now; tell once of tasks that nobody here knows and jobs wait for."""
@@ -134,7 +142,8 @@ class Post:
     def look_after_lease(self) -> None:
         """Report on the keeper; when the lease is gone, tell every handler to stop."""
         if self.lease.gone:
-            self._cancelled = max(self._cancelled, self.runner.interrupt_all(LostLease()))
+            told = self.runner.interrupt_all(LostLease()) + self.own.interrupt_all(Lost())
+            self._cancelled = max(self._cancelled, told)
             self._wake()
         renewals, failures = self.lease.news()
         if renewals:
@@ -148,8 +157,8 @@ class Post:
     async def fence(self) -> None:
         """The lease is gone: cancel everything, forget it, and go on under a new identity."""
         old = self.lease
-        cancelled, self._cancelled = max(self._cancelled, self.runner.forget()), 0
-        await self.runner.join(CLEAN_UP)
+        cancelled, self._cancelled = max(self._cancelled, self.runner.forget() + self.own.forget()), 0
+        await asyncio.gather(self.runner.join(CLEAN_UP), self.own.join(CLEAN_UP))
         self.lease = await self._begin_lease()
         self.runner.identity = Identity(self.lease.worker)
         self.runner.unsure = False
@@ -174,7 +183,7 @@ class Post:
             if self.lease.gone:
                 await self.hand_back(self.lease)
                 return True
-            if not self.runner.in_hand and not self.runner.unsure:
+            if not self.runner.in_hand and not self.runner.unsure and not self.own.in_hand:
                 await self.store.awake(self.lease.worker)
                 await self.store.close(self.lease.worker)
                 return True
@@ -195,6 +204,7 @@ class Post:
             return
         self.runner.identity.session = session
         self.runner.take(await self.store.adopt(self.lease.worker, self.runner.known()))
+        await self.own.recovered()
         self.runner.unsure = False
 
     async def _lost_claims(self) -> bool:
@@ -212,12 +222,13 @@ class Post:
         except BaseException:
             await self.link.close()
             raise
+        self.own.store = RunnerStore(self.link, self.plan.settings.schema)
 
     # --- making the parts
 
     async def _begin_lease(self) -> Lease:
         settings = self.plan.settings
-        longest = max((declaration.timeout for declaration in self.plan.registry), default=0.0)
+        longest = max((self.own.longest, *(declaration.timeout for declaration in self.plan.registry)))
         lease = Lease(
             database=self.plan.database,
             schema=settings.schema,
@@ -233,6 +244,7 @@ class Post:
             kept=self.plan.kept,
         )
         await lease.begin(self.store)
+        self.own.worker = lease.worker
         return lease
 
     def _make_runner(self) -> JobsRunner:
@@ -291,6 +303,26 @@ async def _missed(link: Link, sql: Queries, subscription: int) -> int | None:
         async with link.conn.transaction():
             return await arun(link.conn, missed(sql, subscription))
     return None
+
+
+def _own(plan: Plan, signals: Signals, name: str, wake: Callable[[], None]) -> OwnRunners:
+    """The user's own runners that are to run here; what one of them lacks stops the start."""
+    settings = plan.settings
+    wanted = chosen(settings.tick_runners, (*BUILT_IN, *(each.name for each in plan.runners)))
+    here = sorted((each for each in plan.runners if each.name in wanted), key=lambda each: wanted.index(each.name))
+    for each in here:
+        if each.check is not None:
+            each.check(settings)
+    terms = Terms(
+        worker_name=name,
+        items=settings.tick_items,
+        seconds=settings.tick_runner.total_seconds(),
+        once=plan.once,
+        scan=settings.reclaim_scan.total_seconds(),
+        shard_index=settings.shard_index,
+        shard_count=settings.shard_count,
+    )
+    return OwnRunners(here, terms, signals, wake)
 
 
 def _alone(plan: Plan) -> Alone | None:

@@ -1,9 +1,10 @@
-"""The runners of a worker's tick: reclaim, promote, schedules, upkeep, jobs. Each sees whether its time has come."""
+"""The runners of a worker's tick: Kept's own, then the user's. Each sees whether its time has come."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from time import monotonic
 
@@ -11,13 +12,14 @@ from kept.archive.rules import Retention
 from kept.archive.runner import upkeep
 from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired, take_word
 from kept.jobs.rows import Survey
+from kept.runners.rules import BUILT_IN, chosen
 from kept.schedules.runner import Firing
 from kept.worker import pacing
 from kept.worker.alarm import LONG_AGO, Alarm
 from kept.worker.figures import FigureReader
 from kept.worker.listener import Listener
 from kept.worker.post import Post
-from kept.worker.tick import Budget, Limits, Runner, Tick
+from kept.worker.tick import Answer, Budget, Limits, Runner, Tick
 from kept.worker.timekeeper import Timekeeper
 
 UPKEEP_EVERY = 3600.0  # seconds, in the whole cluster
@@ -32,6 +34,7 @@ class Rounds:
         self.post = post
         self.alarm = alarm
         self.listener: Listener | None = None
+        self._chosen = chosen(post.plan.settings.tick_runners, (*BUILT_IN, *post.own.declared))
         self.schedules = Timekeeper(post, alarm, surveyed=self._does("promote"))
         self._survey = Survey(ready={}, promoted={})
         self._surveyed_at = self._bottom_at = LONG_AGO
@@ -53,13 +56,15 @@ class Rounds:
             "upkeep": self.upkeep,
             "jobs": self.drain_jobs if plan.once else self.step_jobs,
         }
+        own = self.post.own.declared
+        runners |= {name: partial(self._once if plan.once else self._step, name) for name in own}
         limits = Limits(
             overall=settings.tick_overall.total_seconds(),
             runner=settings.tick_runner.total_seconds(),
             items=settings.tick_items if plan.once else None,
         )
         if plan.once:
-            return Tick(runners, self.post.signals, limits, settings.tick_runners, patient={"jobs"})
+            return Tick(runners, self.post.signals, limits, settings.tick_runners, patient={"jobs", *own})
         due = {"reclaim": self._reclaim_due, "promote": self._survey_due, "upkeep": self._upkeep_due}
         due["schedules"] = lambda: self.schedules.due
         order = settings.tick_runners
@@ -67,6 +72,7 @@ class Rounds:
             figures = FigureReader(self.post)
             runners["figures"], due["figures"] = figures.read, figures.due
             order = None if order is None else (*order, "figures")
+        due |= {name: partial(self.post.own.due, name) for name in own}
         due = {name: self._unless_claiming(is_due) for name, is_due in due.items()}
         return Tick(runners, self.post.signals, limits, order, due=due)
 
@@ -88,11 +94,10 @@ class Rounds:
         reclaim = self._next_reclaim if self._does("reclaim") and self._survey.expired else None
         stale = self.post.runner.stale_at if self._does("jobs") else None
         schedule = self.schedules.moment if self._does("schedules") else None
-        return [self.alarm.due_at, suspect, schedule, reclaim, stale, self._look_at]
+        return [self.alarm.due_at, suspect, schedule, reclaim, stale, self._look_at, self.post.own.moment()]
 
     def _does(self, runner: str) -> bool:
-        chosen = self.post.plan.settings.tick_runners
-        return chosen is None or runner in chosen
+        return runner in self._chosen
 
     # --- reclaim
 
@@ -108,6 +113,7 @@ class Rounds:
         reclaimed = await reclaim_expired(self.post.store)
         for each in (*reclaimed, *await take_word(self.post.store)):
             self.post.signals.report(each.signal())
+        await self.post.own.abandon()
         self._survey.expired = False
         self._surveyed_at = LONG_AGO
         return sum(each.jobs for each in reclaimed)
@@ -206,9 +212,11 @@ class Rounds:
             settings.retention_done, settings.retention_failed, settings.retention_log, settings.retention_events
         )
         await upkeep(self.post.link.conn, settings.schema, keep)
-        await Firing(self.post.link, self.post.signals, settings.schema).purge(settings.retention_log.total_seconds())
+        await Firing(self.post.link, self.post.signals, settings.schema).purge(settings.retention_runs.total_seconds())
         for each in await reclaim_abandoned(self.post.store):
             self.post.signals.report(each.signal())
+        await self.post.own.abandon()
+        await self.post.own.store.purge(settings.retention_runs.total_seconds())
         await self.post.store.stand_alone()
         return 0
 
@@ -276,3 +284,18 @@ class Rounds:
         """Whether a suspect could start now: in the child, or here when nothing else is in hand."""
         runner = self.post.runner
         return not (runner.runs_alone or (self.post.alone is None and runner.in_hand))
+
+    # --- the user's own
+
+    async def _step(self, name: str, _budget: Budget) -> int:
+        """Background mode: a pass goes on across ticks, as jobs do."""
+        own = self.post.own
+        await own.step(name)
+        if own.late:  # a worker without a lease is at it: once its jobs are taken back, so is this
+            own.late, self._survey.expired = False, True
+        return 0
+
+    async def _once(self, name: str, budget: Budget) -> Answer:
+        """Tick mode: a pass is waited for."""
+        told = await self.post.own.once(name, budget.seconds)
+        return Answer(told.counters, told.note, told.error)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 import psycopg
 
-from kept.errors import Misconfigured, Unavailable
+from kept.errors import Unavailable
 from kept.jobs.text import message_of
+from kept.runners.rules import chosen
 from kept.signals import RunnerFailed, Signals, TickDone
 
 # A session that turned read-only is as good as lost: the primary is elsewhere by now, or will be.
@@ -43,9 +44,20 @@ class Report:
     items: int
     seconds: float
     error: str | None = None
+    counters: Mapping[str, int | float] = field(default_factory=dict)
+    note: str | None = None  # why it did nothing
 
 
-Runner = Callable[[Budget], Awaitable[int]]
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a runner may return instead of a number of items."""
+
+    counters: Mapping[str, int | float] = field(default_factory=dict)
+    note: str | None = None
+    error: str | None = None
+
+
+Runner = Callable[[Budget], Awaitable[int | Answer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +82,7 @@ class Tick:
         patient: Collection[str] = (),
         due: Mapping[str, Callable[[], bool]] | None = None,
     ) -> None:
-        self._runners = choose(runners, order)
+        self._runners = {name: runners[name] for name in chosen(order, runners)}
         self._patient = patient  # these stop by themselves when their budget is over, and are not cut off
         self._due = due or {}  # what needs no pass is not given one: a wake-up has to get through quickly
         self._signals = signals
@@ -87,7 +99,8 @@ class Tick:
                     continue
                 budget = self._budget(started)
                 if budget.seconds <= 0:
-                    break
+                    reports.append(Report(name, 0, 0.0, note="skipped, the tick's time is over"))
+                    continue
                 reports.append(await self._run(name, runner, budget))
             items = sum(report.items for report in reports)
             if items:
@@ -102,7 +115,7 @@ class Tick:
         started = monotonic()
         try:
             async with asyncio.timeout(None if name in self._patient else budget.seconds):
-                items = await runner(budget)
+                answer = await runner(budget)
         except TimeoutError:
             # Cut off in the middle of a statement: whether it took effect is unknown, as after a lost connection.
             raise Unavailable(f"the runner {name} overran its budget") from None
@@ -112,14 +125,7 @@ class Tick:
             told = f"{type(error).__name__}: {message_of(error)}"
             self._signals.report(RunnerFailed(runner=name, error=told))
             return Report(name, 0, monotonic() - started, told)
-        return Report(name, items, monotonic() - started)
-
-
-def choose(runners: Mapping[str, Runner], order: Sequence[str] | None) -> dict[str, Runner]:
-    """The runners to run, in the order asked for."""
-    if order is None:
-        return dict(runners)
-    unknown = [name for name in order if name not in runners]
-    if unknown:
-        raise Misconfigured(f"no runner is called {unknown[0]!r}; there are: {', '.join(runners)}")
-    return {name: runners[name] for name in order}
+        taken = monotonic() - started
+        if isinstance(answer, Answer):
+            return Report(name, 0, taken, answer.error, answer.counters, answer.note)
+        return Report(name, answer, taken)

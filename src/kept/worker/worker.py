@@ -103,7 +103,7 @@ class Worker:
             return
         self._stopping.set()
         self._alarm.ring()
-        self._post.runner.claiming = False
+        self._post.runner.claiming = self._post.own.starting = False
         until = monotonic() + given.total_seconds()
         self._end_by = until + 2 * CLEAN_UP
         released = 0
@@ -217,6 +217,7 @@ class Worker:
             self._post.lease.board.beat()
             try:
                 self._post.runner.expire()
+                self._post.own.expire()
                 self._post.look_after_lease()
             except Exception as error:  # noqa: BLE001  # no process to be had, say: the next look may find one
                 self._report_failure("watch", error)
@@ -260,12 +261,14 @@ class Worker:
         grace = max(0.0, until - monotonic())
         self.signals.report(WorkerDraining(name=self.name, running=self.running, grace=grace))
         runner.release_waiting()
-        while runner.in_hand and monotonic() < until and not self._hurried:
+        own = self._post.own
+        while (runner.in_hand or own.in_hand) and monotonic() < until and not self._hurried:
             pause = WATCH if await self._flush() else pacing.RECONNECT_MAX / 10
-            if runner.in_hand:
+            if runner.in_hand or own.in_hand:
                 await self._alarm.sleep(min(pause, max(0.0, until - monotonic())))
         released = runner.interrupt_all(Released(started=True, reason="aborted:shutdown"))
-        await runner.join(CLEAN_UP)
+        released += own.shut_down()
+        await asyncio.gather(runner.join(CLEAN_UP), own.join(CLEAN_UP))
         if not await self._flush():
             await self._flush()  # the connection was lost and is new: once more, then it is the keeper's
         return released
@@ -280,6 +283,7 @@ class Worker:
                     await runner.step()
                     if runner.in_hand == before:
                         break
+                await self._post.own.flush()
         except Exception as error:  # noqa: BLE001  # whatever it is, shutdown goes on
             self._report_loss(error, 0.0)
             with contextlib.suppress(Exception):

@@ -33,6 +33,7 @@ create table kept.schedule (
   paused_at   timestamptz,
   undeclared_at timestamptz,                    -- since when no live worker declares it
   retired_at  timestamptz,                      -- nobody did for long enough: it fires no more
+  done_at     timestamptz,                      -- when a job of its last ended well
   digest      text,                             -- of the definition in force, if it was declared
   digests     text[] not null default '{}',     -- … and of those that were before it
   created_at  timestamptz not null default kept.now(),
@@ -46,9 +47,12 @@ create table kept.schedule (
 
 create index schedule_look on kept.schedule (look_at) where paused_at is null and retired_at is null;
 
+-- Whatever is on record of something that ran takes its id from here, so that one id names one of them.
+create sequence kept.run_id;
+
 -- One row for each slot that came: the job it became, or why there is none.
 create table kept.occurrence (
-  id          bigint generated always as identity primary key,
+  id          bigint primary key default nextval('kept.run_id'),
   schedule    int not null references kept.schedule (id) on delete cascade,
   slot        timestamptz not null,
   by_hand     boolean not null default false,
@@ -64,7 +68,7 @@ create table kept.occurrence (
   worker      uuid,
   code        text,
   message     text,
-  counters    json,
+  counters    jsonb not null default '{}',
   constraint fired_means_job check ((state = 'fired') = (job is not null))
 ) with (autovacuum_vacuum_scale_factor = 0.05);
 
