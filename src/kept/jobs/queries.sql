@@ -284,7 +284,7 @@ returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, c
 -- name: survey
 -- What a worker must know besides its own floors: promotes due jobs and tells, in rows of (what, lane, priority,
 -- id, seconds): where ready jobs begin, when the next parked job or suspect is due, whether there is anything to
--- reclaim or to tell of it, the newest lane.
+-- reclaim or to tell of it, which of how many like us we are, the newest lane.
 with recursive open_lane as materialized (
   select id as lane, ordered from kept.lane
    where id = any(%(lanes)s::int[]) and (paused_until is null or paused_until <= kept.now())
@@ -336,6 +336,13 @@ union all
 select 'expired', null, null, null, null
  where exists (select from kept.worker where state = 'lost' or (state = 'live' and lease_until <= kept.now()))
     or exists (select from kept.reclaim)
+union all
+(select 'peers', null, count(*) filter (where w.id < me.id), count(*), null
+  from kept.worker me
+  join kept.worker w on w.state = 'live' and w.lease_until > kept.now()
+                    and w.queues is not distinct from me.queues and w.declared = me.declared
+ where me.id = %(worker)s::uuid
+having count(*) > 1)
 union all
 select 'lanes', null, null, max(id), null from kept.lane
 
