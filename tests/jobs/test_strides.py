@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from bisect import bisect_left
+from collections import Counter
 from datetime import UTC, datetime
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kept import App
+from kept.config import Settings
 from kept.jobs.lanes import LATE, LaneBook
 from kept.jobs.model import Claimed, Lane
 from kept.jobs.rows import Survey
 from kept.jobs.strides import BLOCK, DEEP, Strides
+from kept.signals import JobsSettled
 from kernel import declared
 
 ENTRY = (1, 0)
@@ -168,3 +173,31 @@ def test_what_silent_peers_leave_is_claimed_while_the_backlog_lasts():
         if turn % 10 == 0:
             book.surveyed(Survey(ready={ENTRY: backlog.ids[0]}, promoted={}, peers=(0, 2)), bottom=True)
     assert backlog.ids[0] > 50 * BATCH
+
+
+# --- in a database
+
+
+def test_workers_that_stride_run_each_job_once_and_leave_none(database, conn):
+    app, jobs = App(database, settings=Settings(batch=DEEP)), 60 * DEEP
+    settled, over = Counter(), asyncio.Event()
+
+    @app.task()
+    async def work(number: int) -> None: ...
+
+    def note(signal):
+        if isinstance(signal, JobsSettled):
+            settled["jobs"] += len(signal.jobs)
+            if settled["jobs"] == jobs:
+                over.set()
+
+    async def drain():
+        async with app, app.worker(), app.worker():
+            await asyncio.wait_for(over.wait(), 60)
+
+    app.signals.subscribe(note)
+    app.enqueue_many([work.bind(n) for n in range(jobs)])
+    asyncio.run(drain())
+    found = conn.execute("select count(*), count(distinct id), max(attempt) from kept.history").fetchone()
+    assert found == (jobs, jobs, 1)
+    assert conn.execute("select count(*) from kept.job").fetchone() == (0,)
