@@ -15,6 +15,7 @@ NAMED = [
     "kept.durations",
     "kept.redact",
     "kept.jobs.lanes",
+    "kept.jobs.strides",
     "kept.jobs.lifecycle",
     "kept.jobs.model",
     "kept.jobs.order",

@@ -29,6 +29,11 @@ def test_settings_of_the_user_do_not_reach_what_is_measured(here, monkeypatch):
     assert given["PGAPPNAME"] == "mine", "libpq's own are part of how the database is reached"
 
 
+def test_what_is_measured_may_keep_its_bytecode_as_an_installed_package_does(here, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in crew.environment(here, DEFAULT)
+
+
 def test_a_measured_process_that_dies_is_told(here):
     with crew.workers(here, DEFAULT, jobs=1) as worker:
         worker.start()

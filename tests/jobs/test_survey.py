@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
 from kept.jobs.model import Park
@@ -140,3 +142,26 @@ async def test_a_survey_of_nothing_says_so(database, conn):
         assert await store.survey([], bottom=True, most=9) == Survey(ready={}, promoted={})
         lane = lane_of(conn)
         assert (await store.survey([], bottom=True, most=9)).newest_lane == lane
+
+
+async def test_a_worker_learns_its_place_among_live_workers_of_the_same_tasks_and_queues(database, clock):
+    async with stores(database) as [store]:
+        one = await live(store, lease=1000)
+        assert (await store.survey([], bottom=False, most=9, worker=one)).peers == (0, 1)
+        two, short = await live(store, lease=1000), await live(store, lease=10)
+        gone = await live(store, lease=1000)
+        await store.close(gone)
+        await register_other(store)
+        workers = sorted([one, two, short])
+        found = [(await store.survey([], bottom=False, most=9, worker=each)).peers for each in workers]
+        assert found == [(0, 3), (1, 3), (2, 3)]
+        clock.advance("10s")
+        assert (await store.survey([], bottom=False, most=9, worker=max(one, two))).peers == (1, 2)
+        assert (await store.survey([], bottom=False, most=9)).peers == (0, 1)
+
+
+async def register_other(store):
+    """Workers with another queue, and with other tasks."""
+    about = {"name": "other", "host": "here", "pid": 1, "version": "0", "concurrency": 10, "lease": 1000}
+    await store.register(uuid4(), queues=["mail"], declared="{}", **about)
+    await store.register(uuid4(), queues=None, declared='{"send": "x"}', **about)

@@ -185,8 +185,12 @@ def _member(
 
 
 def environment(place: Place, tuning: Tuning) -> dict[str, str]:
-    """Our environment without settings of Kept, but those of the measurement: the URL is not for everybody's eyes."""
-    aliases = {alias.name for alias in ALIASES}
+    """Our environment without settings of Kept, but those of the measurement: the URL is not for everybody's eyes.
+
+    And with Python's bytecode, which an installed package has: without it a keeper and a spare are compiled anew by
+    every worker, in the middle of what is measured.
+    """
+    aliases = {alias.name for alias in ALIASES} | {"PYTHONDONTWRITEBYTECODE"}
     given = {name: value for name, value in os.environ.items() if not name.startswith("KEPT_") and name not in aliases}
     return given | {
         "KEPT_DATABASE_URL": place.url,

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 
 from kept.jobs.declaration import Declaration
 from kept.jobs.model import Claimed, Lane
 from kept.jobs.order import OrderBook
 from kept.jobs.rows import OrderWant, Survey, Want
+from kept.jobs.strides import Strides
 
 QUICK = 0.010  # seconds: lanes whose attempts take longer are never prefetched
 LATE = 0.015  # seconds a commit may come after the id was drawn and still be found by the next claim
@@ -35,6 +37,7 @@ class LaneBook:
         ] = {}  # since when, the next floor, the highest claim
         self._misses: dict[tuple[int, int], int] = {}
         self._pace: dict[int, float] = {}
+        self._strides = Strides()
         self.order = OrderBook()
         self.apart: frozenset[int] = frozenset()  # lanes that are claimed by themselves: ordered ones, and batches
         self._turn = 0
@@ -65,6 +68,7 @@ class LaneBook:
         self.apart = frozenset(lane.id for lane, declaration in served if lane.ordered or declaration.batch)
         self._floors = {entry: floor for entry, floor in self._floors.items() if entry[0] in self._lanes}
         self._rising = {entry: rise for entry, rise in self._rising.items() if entry[0] in self._lanes}
+        self._strides.serve(self._lanes)
 
     # --- claiming
 
@@ -83,13 +87,14 @@ class LaneBook:
         hot = sum(1 for entry in entries if self._is_hot(entry) and not ahead[entry[0]])
         room = idle if in_hand is None else concurrency - sum(not ahead.get(lane) for lane in in_hand)
         left = room if any(ahead.values()) else len(entries) * batch  # else `most` is limit enough
-        wants = []
+        wants: list[Want] = []
         self._unasked = False
         for entry in entries:
             quick = ahead[entry[0]]
             want = min(batch, idle + quick) if quick else min(left, self._want(entry, room, hot))
             if want > 0:
-                wants.append(Want(*entry, want, self._floors[entry]))
+                ours = self._strides.next(entry, min(want, max(0, batch - sum(each.want for each in wants))), batch)
+                wants.append(Want(*entry, want, self._floors[entry] if ours is None else ours, ours is not None))
                 left -= 0 if quick else want
             elif self._is_hot(entry):
                 self._unasked = True
@@ -164,9 +169,11 @@ class LaneBook:
             return 0
         return min(3 * batch, int(concurrency * AHEAD / max(pace, 1e-6)))
 
-    def claimed(self, wants: Collection[Want], jobs: Iterable[Claimed], now: float) -> None:
-        """Go on from what a claim brought by *now*."""
+    def claimed(self, wants: Collection[Want], jobs: Collection[Claimed], now: float, most: float = inf) -> None:
+        """Go on from what a claim of at most *most* jobs brought by *now*."""
         met = self.brought(wants, jobs, now)
+        if len(jobs) < most and self._stop_striding(wants, jobs):
+            met = False  # there may be more below
         asked = {(want.lane, want.priority) for want in wants}
         unasked = (entry for entry in self._floors if entry not in asked and entry[0] not in self.apart)
         self.exhausted = bool(wants) and not self._unasked and met and not any(map(self._is_hot, unasked))
@@ -180,13 +187,24 @@ class LaneBook:
             brought[entry] += 1
             if job.id >= highest.get(entry, 0):
                 highest[entry] = job.id
+        striding = {want[:2] for want in wants if want.strides}
         for entry, id in highest.items():
-            if entry[0] in self._lanes:
+            if entry[0] in self._lanes and entry not in striding:  # what strides pass over is above the floor
                 self._raise(entry, id + 1, now)
         for want in wants:
             entry = (want.lane, want.priority)
-            self._misses[entry] = 0 if entry in highest else self._misses.get(entry, 0) + 1
+            self._misses[entry] = 0 if entry in highest or entry in striding else self._misses.get(entry, 0) + 1
+            if brought[entry] == want.want:
+                self._strides.gave_all(entry, want.want, highest[entry])
         return all(brought[want.lane, want.priority] < want.want for want in wants)
+
+    def _stop_striding(self, wants: Collection[Want], jobs: Iterable[Claimed]) -> bool:
+        """Where strides brought less than was asked for, what they passed over comes next; whether there are such."""
+        brought = Counter((job.lane, job.priority) for job in jobs)
+        short = [want[:2] for want in wants if want.strides and brought[want[:2]] < want.want]
+        for entry in short:
+            self._strides.stop(entry)
+        return bool(short)
 
     def _raise(self, entry: tuple[int, int], floor: int, now: float) -> None:
         """A floor follows the claims at a distance: ids are drawn before they are committed, not always in turn."""
@@ -221,9 +239,14 @@ class LaneBook:
                 entry: floor for entry, floor in self._floors.items() if entry in used or self._is_hot(entry)
             }
             self._rising = {entry: rise for entry, rise in self._rising.items() if entry in self._floors}
-        for seen in (survey.ready, survey.promoted):
-            for entry, id in seen.items():
+        self._strides.stand(*survey.peers)
+        for entry, id in survey.ready.items():
+            if self._strides.are_left(entry, id):
                 self.lower(entry, id)
+            elif entry in self._floors:  # that is how far our peers are
+                self._floors[entry] = max(id, self._floors[entry])
+        for entry, id in survey.promoted.items():
+            self.lower(entry, id)
 
     def lower(self, entry: tuple[int, int], id: int = 0) -> None:
         """There may be work at *id* (by default: anywhere) in this lane and priority."""
@@ -231,6 +254,7 @@ class LaneBook:
             self.order.hint(entry[0])
             self._floors[entry] = min(id, self._floors.get(entry, id))
             self._rising.pop(entry, None)
+            self._strides.stop(entry)
             self._misses[entry] = 0
 
     def hinted(self, entry: tuple[int, int], *, deep: bool) -> None:
@@ -239,6 +263,7 @@ class LaneBook:
             self.order.hint(entry[0])
             if deep:
                 self._rising.pop(entry, None)
+                self._strides.stop(entry)
             self._floors[entry] = 0 if deep else self._floors.get(entry, 0)
             self._misses[entry] = 0
 

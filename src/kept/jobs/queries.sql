@@ -284,7 +284,7 @@ returning id, lane, priority, attempt, uncharged, suspect, due_at, created_at, c
 -- name: survey
 -- What a worker must know besides its own floors: promotes due jobs and tells, in rows of (what, lane, priority,
 -- id, seconds): where ready jobs begin, when the next parked job, suspect or schedule is due, whether there is anything
--- to reclaim or to tell of it, the newest lane.
+-- to reclaim or to tell of it, which of how many like us we are, the newest lane.
 with recursive open_lane as materialized (
   select id as lane, ordered from kept.lane
    where id = any(%(lanes)s::int[]) and (paused_until is null or paused_until <= kept.now())
@@ -340,6 +340,15 @@ union all
 (select 'schedule', null, null, null, extract(epoch from s.look_at - kept.now())::float8
    from kept.schedule s where s.paused_at is null and s.retired_at is null and s.look_at is not null
   order by s.look_at limit 1)
+union all
+-- Alike are those with the same queues and declarations of the same size: to read these would cost more than to be wrong.
+(select 'peers', null, count(*) filter (where w.id < me.id), count(*), null
+  from kept.worker me
+  join kept.worker w on w.state = 'live' and w.lease_until > kept.now()
+                    and w.queues is not distinct from me.queues
+                    and pg_column_size(w.declared) = pg_column_size(me.declared)
+ where me.id = %(worker)s::uuid
+having count(*) > 1)
 union all
 select 'lanes', null, null, max(id), null from kept.lane
 

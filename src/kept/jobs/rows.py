@@ -23,6 +23,7 @@ class Want(NamedTuple):
     priority: int
     want: int
     floor: int
+    strides: bool = False  # there may be more below the floor: passed over for our peers
 
 
 class OrderWant(NamedTuple):
@@ -94,6 +95,7 @@ class Survey(Struct):
     expired: bool = False
     newest_lane: int = 0
     count: int = 0
+    peers: tuple[int, int] = (0, 1)  # our place among workers of the same tasks and queues, and how many there are
 
 
 class Orphan(NamedTuple):
@@ -213,6 +215,8 @@ def survey_of(rows: Iterable[Sequence[Any]]) -> Survey:
                 seen.schedule_in = seconds
             case "expired":
                 seen.expired = True
+            case "peers":
+                seen.peers = (priority, id)
             case "lanes":
                 seen.newest_lane = id or 0
     return seen

@@ -346,7 +346,7 @@ class JobsRunner(Running):
             self._put_back(order.sent)
             self.unsure = True
             raise Unavailable(f"the answer to a step cannot be read: {message_of(error)}") from error
-        self.book.claimed(order.wants, stepped.claimed, monotonic())
+        self.book.claimed(order.wants, stepped.claimed, monotonic(), order.most)
         self.take(stepped.claimed)
         settled = order.sent
         if stepped.lost:

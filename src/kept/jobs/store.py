@@ -91,10 +91,13 @@ class Store:
         rows = await self.link.rows(self.sql["claim_ordered"], ordered_params(worker, session, wants, looks))
         return ordered_of(rows, worker)
 
-    async def survey(self, lanes: Sequence[int], *, bottom: bool, most: int) -> Survey:
-        """Promote up to *most* due jobs per lane and look around; *bottom* also looks below the floors."""
-        rows = await self.link.rows(self.sql["survey"], {"lanes": array(lanes), "bottom": bottom, "most": most})
-        return survey_of(rows)
+    async def survey(self, lanes: Sequence[int], *, bottom: bool, most: int, worker: UUID | None = None) -> Survey:
+        """Promote up to *most* due jobs per lane and look around; *bottom* also looks below the floors.
+
+        *worker* wants to know its place among its peers: live workers of the same tasks and queues.
+        """
+        params = {"lanes": array(lanes), "bottom": bottom, "most": most, "worker": worker}
+        return survey_of(await self.link.rows(self.sql["survey"], params))
 
     async def figures(self, most: int) -> Figures:
         """How the whole cluster stands; up to *most* due jobs of a lane are counted, so that it stays cheap."""

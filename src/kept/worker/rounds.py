@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from time import monotonic
+from uuid import UUID
 
 from kept.archive.rules import Retention
 from kept.archive.runner import upkeep
@@ -127,13 +128,19 @@ class Rounds:
         now = monotonic()
         bottom = pacing.bottom_allowed(now, self._bottom_at, self._bottom_cost)
         most = self.post.plan.settings.batch
-        survey = await self.post.store.survey(self.post.book.ids, bottom=bottom, most=most)
+        survey = await self.post.store.survey(self.post.book.ids, bottom=bottom, most=most, worker=self._among_peers)
         self._surveyed_at, self._look_at = monotonic(), None
         if bottom:
             self._bottom_at, self._bottom_cost = self._surveyed_at, self._surveyed_at - now
         self._looked_below = bottom
         await self._take_survey(survey, bottom=bottom)
         return survey.count
+
+    @property
+    def _among_peers(self) -> UUID | None:
+        """Who we are, if there may be others that claim what we claim, and for as long."""
+        alone = self.post.plan.once or self.post.plan.settings.shard_count is not None
+        return None if alone else self.post.lease.worker
 
     def _survey_due(self) -> bool:
         now = monotonic()
