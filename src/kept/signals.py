@@ -155,12 +155,15 @@ class RunnerFailed(Signal, frozen=True, kw_only=True):
     error: str
 
 
+RunState = Literal["done", "idle", "failed", "cancelled", "abandoned"]
+
+
 class RunFinished(Signal, frozen=True, kw_only=True):
-    """A pass of a runner of the user's own is over. *state*: done, idle, failed, cancelled or abandoned."""
+    """A pass of a runner of the user's own is over; an idle one is not on record."""
 
     name: str
     run: int
-    state: str
+    state: RunState
     duration: float
     counters: dict[str, int | float]
     code: str | None
