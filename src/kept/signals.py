@@ -155,15 +155,18 @@ class RunnerFailed(Signal, frozen=True, kw_only=True):
     error: str
 
 
+RunState = Literal["done", "idle", "failed", "cancelled", "abandoned", "skipped", "unknown"]
+
+
 class RunFinished(Signal, frozen=True, kw_only=True):
-    """A pass of a runner of the user's own is over: done, idle, failed, cancelled or abandoned.
+    """A pass of a runner of the user's own is over; an idle one is not on record.
 
     Or a job that a schedule became, told by whoever notices that it is settled.
     """
 
     name: str
     run: int
-    state: str
+    state: RunState
     duration: float
     counters: dict[str, int | float]
     code: str | None

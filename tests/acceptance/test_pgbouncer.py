@@ -83,3 +83,18 @@ def test_a_worker_behind_pgbouncer_notices_and_works_by_polling(fleet: Fleet, jo
     fleet.gate().touch()
     assert jobs.settled(job)["attempt"] == 2
     assert jobs.log(job) == ["requeued:stale"]
+
+
+def test_a_singleton_behind_pgbouncer_is_alone_and_taken_over(fleet: Fleet, jobs: Jobs, pooled: str) -> None:
+    jobs.conn.execute("create table effect (run bigint)")
+    patrol = {"app": "patrol:app", "PATROL_EVERY": "1h", "KEPT_TICK_RUNNERS": "reclaim,promote,jobs,patrol"}
+    workers = [fleet.start(database=pooled, **patrol) for _ in range(2)]
+    (first,) = fleet.sees("start")
+    next(worker for worker in workers if worker.pid == first.pid).kill()
+    second = fleet.sees("start", count=2)[1]
+    assert second.pid != first.pid
+    fleet.gate().touch()
+    fleet.sees("end", second.job)
+    states = "select array_agg(state order by id) from kept.run"
+    eventually(lambda: jobs.value(states) == ["abandoned", "done"], what="both runs closed")
+    assert jobs.conn.execute("select run from effect").fetchall() == [(second.job,)]

@@ -42,6 +42,7 @@ def test_all_commands_are_there():
         *("bench outbox", "bench clean"),
         *("events", "events list", "events show", "events replay"),
         *("subscriptions", "subscriptions retire", "sinks", "sinks enable"),
+        *("runs", "runs list", "runs show", "runners", "runners list"),
     }
 
 
@@ -62,7 +63,13 @@ def test_every_command_says_in_a_sentence_what_it_does(path):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in ALL if path not in {(), ("jobs",), ("events",), ("worker",), ("bench",)}], ids=" ".join
+    "path",
+    [
+        path
+        for path in ALL
+        if path not in {(), ("jobs",), ("events",), ("worker",), ("bench",), ("runs",), ("runners",)}
+    ],
+    ids=" ".join,
 )
 def test_every_command_that_answers_can_do_so_in_json(path):
     options = {name for option in command_at(path).params for name in option.opts}

@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 FOLLOWED = {
     ROOT / "README.md",
     *(DOCS / name for name in ("tutorial.md", "tasks.md", "outbox.md", "migrating-an-outbox.md", "operations.md")),
-    *(DOCS / name for name in ("inbox.md", "sinks/webhooks.md")),
+    *(DOCS / name for name in ("inbox.md", "sinks/webhooks.md", "runners.md")),
 }
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

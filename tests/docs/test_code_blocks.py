@@ -44,6 +44,7 @@ def perform(block: Block, module: ModuleType, database: str) -> None:
         ("operations.md", 2),
         ("inbox.md", 6),
         ("sinks/webhooks.md", 2),
+        ("runners.md", 4),
     ],
 )
 def test_the_code_of_a_page_does_what_the_page_says(

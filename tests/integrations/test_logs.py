@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kept import signals
 from kept.errors import Misconfigured
-from kept.integrations.logs import SENT, LogSubscriber, configure
+from kept.integrations.logs import RAN, SENT, LogSubscriber, configure
 from kept.loggers import job_logger
 from kept.showable import LONGEST, clean, escape
 from kept.signals import EventsSent, JobsClaimed, JobsSettled, PickUp, Settled, Signal
@@ -97,6 +97,12 @@ def sent(outcome: str) -> Signal:
     return signals.EventsSent(sink="nats", subscription="publish", batch_size=1, duration=0.1, events=[each])
 
 
+def ran(state: str) -> Signal:
+    return signals.RunFinished(
+        name="sweep", run=7, state=state, duration=0.5, counters={"swept": 3}, code="timeout", message="too slow"
+    )
+
+
 def samples() -> list[Signal]:
     """One of every signal, and of every way to settle."""
     plain: list[Signal] = [
@@ -113,6 +119,9 @@ def samples() -> list[Signal]:
         signals.JobsReclaimed(worker="u", name="w", reason="expired", jobs=5, failed=1),
         signals.TickDone(duration=0.5, items=20),
         signals.RunnerFailed(runner="schedules", error="ValueError: x"),
+        *(ran(state) for state in RAN),
+        signals.RunLeaseLost(name="sweep", run=7),
+        signals.RunnerSkipped(name="sweep", holder="host:7"),
         signals.ConnectionLost(error="server closed the connection", delay=1.0),
         signals.ConnectionRestored(down_for=2.5),
         signals.SinkOpened(sink="nats", code="no_broker", message="refused", failures=2, pause=1.0),

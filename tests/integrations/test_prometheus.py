@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left
 from collections.abc import Callable
 
@@ -100,6 +101,22 @@ def test_a_retry_is_what_comes_back_charged_and_nothing_else() -> None:
             signals.RunnerFailed(runner="schedules", error="x"),
             "kept_runner_failures_total",
             {"runner": "schedules"},
+            2,
+        ),
+        (
+            signals.RunFinished(
+                name="sweep", run=7, state="done", duration=0.5, counters={"swept": 3}, code=None, message=None
+            ),
+            "kept_run_counter_total",
+            {"name": "sweep", "counter": "swept"},
+            6,
+        ),
+        (
+            signals.RunFinished(
+                name="sweep", run=7, state="failed", duration=0.5, counters={}, code="timeout", message="slow"
+            ),
+            "kept_runs_total",
+            {"name": "sweep", "state": "failed"},
             2,
         ),
         (
@@ -287,6 +304,7 @@ def test_the_documented_table_is_what_is_exposed(documented: Callable[[str], lis
         JobsSettled(jobs=[DONE, settled(state="pending", code="timeout", delay=5.0)]),
         signals.EventSeen(consumer="mailer", answer="first"),
         signals.RunnerFailed(runner="schedules", error="x"),
+        ran("sweep", swept=1),
         signals.JobsReclaimed(worker="u", name="w", reason="expired", jobs=5, failed=1),
         signals.WorkerStarted(worker="a", name="w1", queues=None, tasks=("send",), concurrency=10),
         FIGURES,
@@ -312,3 +330,37 @@ def test_the_documented_table_is_what_is_exposed(documented: Callable[[str], lis
         for row in documented("metrics")
     }
     assert told == exposed
+
+
+def ran(name: str, state: str = "done", **counters: float) -> Signal:
+    return signals.RunFinished(name=name, run=1, state=state, duration=0.1, counters=counters, code=None, message=None)
+
+
+@pytest.mark.parametrize(
+    ("state", "success"), [("done", True), ("idle", True), ("failed", False), ("abandoned", False)]
+)
+def test_only_a_pass_that_ended_well_is_a_success(state: str, success: bool) -> None:
+    metrics, before = Metrics(), time.time()
+    metrics(ran("sweep", state))
+    at = value(metrics, "kept_run_last_success_timestamp_seconds", name="sweep")
+    assert (at is not None and at >= before) == success
+
+
+def test_names_of_runs_and_counters_do_not_grow_without_bound() -> None:
+    metrics = Metrics()
+    for n in range(1200):
+        metrics(ran(f"sweep{n}"))
+        metrics(ran("sweep0", **{f"counter{n}": 1}))
+    found = list(metrics.collect())
+    runs = next(family for family in found if family.name == "kept_runs")
+    counters = next(family for family in found if family.name == "kept_run_counter")
+    assert len(runs.samples) <= 1001
+    assert len(counters.samples) <= 101
+    assert value(metrics, "kept_run_counter_total", name="sweep0", counter="other") == 1100
+
+
+def test_a_counter_never_falls() -> None:
+    metrics = Metrics()
+    metrics(ran("sweep", swept=5))
+    metrics(ran("sweep", swept=-3))
+    assert value(metrics, "kept_run_counter_total", name="sweep", counter="swept") == 5

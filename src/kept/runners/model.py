@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from msgspec import Struct
@@ -115,7 +115,7 @@ Outcome = Counted | Postponed | Failed | Stopped | Lost
 class Ending(Struct, frozen=True):
     """What is written about a pass. An idle one leaves no record."""
 
-    state: str  # idle, done, failed, cancelled
+    state: Literal["idle", "done", "failed", "cancelled"]
     counters: Counters = {}
     code: str | None = None
     reason: str | None = None

@@ -36,6 +36,7 @@ class Pass:
         self._tell_at = 0.0  # not before is it told again: it may be tidying up
         self.sent = False  # its ending was sent before, and the answer never came
         self.again_at = 0.0  # not before is its ending written again
+        self._given_up = False
         self._context = context
         self._task: asyncio.Task[None] | None = None
 
@@ -63,6 +64,12 @@ class Pass:
             self._tell_at = monotonic() + TELL_AGAIN
             self._task.cancel()
 
+    def give_up(self) -> None:
+        """The worker leaves: do not wait for a thread that does not end."""
+        self._given_up = True
+        if self._task is not None:
+            self._task.cancel()
+
     async def _run(self, threads: Executor, ended: Callable[[Pass, Outcome], None]) -> None:
         outcome: Outcome
         try:
@@ -87,7 +94,7 @@ class Pass:
             try:
                 await asyncio.shield(future)
             except asyncio.CancelledError:
-                if future.cancelled():
+                if future.cancelled() or self._given_up:
                     raise
         return future.result()
 

@@ -305,6 +305,8 @@ class OwnRunners:
 
     def close(self) -> None:
         """Let go of the threads; one that does not end keeps nobody waiting."""
+        for pass_ in self.running.values():
+            pass_.give_up()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

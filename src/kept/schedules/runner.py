@@ -18,7 +18,7 @@ from kept.jobs.text import message_of
 from kept.schedules.model import Decision, Standing
 from kept.schedules.rows import standing_of
 from kept.schedules.rules import decide
-from kept.signals import RunFinished, ScheduleFigures, Signals, Warned
+from kept.signals import RunFinished, RunState, ScheduleFigures, Signals, Warned
 
 BATCH = 200  # schedules decided on at a time
 CLOSE_BATCH = 500
@@ -107,7 +107,7 @@ class Firing:
 
 
 def _finished(
-    id: int, name: str, state: str, duration: float, code: str | None, message: str | None, counters: str
+    id: int, name: str, state: RunState, duration: float, code: str | None, message: str | None, counters: str
 ) -> RunFinished:
     counted = msgspec.json.decode(counters, type=dict[str, int | float])
     return RunFinished(name=name, run=id, state=state, duration=duration, counters=counted, code=code, message=message)
