@@ -26,6 +26,7 @@ NAMED = [
     "kept.outbox.target",
     "kept.schedules.cron",
     "kept.schedules.model",
+    "kept.schedules.rows",
     "kept.worker.pacing",
 ]
 PURE = sorted(

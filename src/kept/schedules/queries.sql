@@ -229,6 +229,36 @@ select s.id, s.revision, s.name, s.origin, s.owner, s.description, s.cron, extra
  limit %(limit)s::int
 
 
+-- name: summary
+select count(*) filter (where state = 'active'), count(*) filter (where state = 'paused'),
+       count(*) filter (where state = 'ended'), count(*) filter (where state = 'retired'),
+       (array_agg(name order by next_slot, name) filter (where state = 'active' and next_slot is not null))[1],
+       min(next_slot) filter (where state = 'active'),
+       extract(epoch from min(next_slot) filter (where state = 'active') - kept.now())::float8
+  from (select s.name, s.next_slot,
+               case when s.retired_at is not null then 'retired' when s.paused_at is not null then 'paused'
+                    when s.next_slot is null and s.queued_slot is null then 'ended' else 'active' end as state
+          from kept.schedule s) s
+
+
+-- name: failing
+-- Schedules of which the last jobs, as many as `times`, all failed.
+select s.name, o.codes[1], o.messages[1]
+  from kept.schedule s
+ cross join lateral (
+         select count(*) filter (where x.outcome = 'failed') as failed, array_agg(x.code order by x.slot desc) as codes,
+                array_agg(x.message order by x.slot desc) as messages
+           from (select r.slot, r.outcome, r.code, r.message from kept.occurrence r
+                  where r.schedule = s.id and not r.by_hand and r.outcome is not null
+                  order by r.slot desc limit %(times)s::int) x) o
+ where s.retired_at is null and o.failed = %(times)s::int
+ order by s.name
+
+
+-- name: home
+select l.queue, l.declared_at is not null from kept.lane l where l.task = %(task)s::text order by l.home desc, l.id limit 1
+
+
 -- name: names
 select name from kept.schedule order by name
 
