@@ -42,6 +42,8 @@ def test_all_commands_are_there():
         *("bench outbox", "bench clean"),
         *("events", "events list", "events show", "events replay"),
         *("subscriptions", "subscriptions retire", "sinks", "sinks enable"),
+        *("schedules", "schedules list", "schedules show", "schedules next", "schedules add", "schedules edit"),
+        *("schedules pause", "schedules resume", "schedules run-now", "schedules remove"),
     }
 
 
@@ -62,7 +64,9 @@ def test_every_command_says_in_a_sentence_what_it_does(path):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in ALL if path not in {(), ("jobs",), ("events",), ("worker",), ("bench",)}], ids=" ".join
+    "path",
+    [path for path in ALL if path not in {(), ("jobs",), ("events",), ("worker",), ("bench",), ("schedules",)}],
+    ids=" ".join,
 )
 def test_every_command_that_answers_can_do_so_in_json(path):
     options = {name for option in command_at(path).params for name in option.opts}

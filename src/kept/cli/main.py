@@ -148,6 +148,7 @@ def register() -> None:
         jobs,
         lanes,
         migrations,
+        schedules,
         sinks,
         status,
         subscriptions,
@@ -157,7 +158,7 @@ def register() -> None:
 
     work = (worker, migrations, jobs, lanes, workers)
     outbox = (events, subscriptions, sinks, inbox)
-    for commands in (*work, *outbox, status, doctor, bench):
+    for commands in (*work, *outbox, schedules, status, doctor, bench):
         commands.add_to(main)
 
 
