@@ -28,6 +28,7 @@ NAMED = [
     "kept.schedules.cron",
     "kept.schedules.model",
     "kept.runners.model",
+    "kept.schedules.rows",
     "kept.worker.pacing",
 ]
 PURE = sorted(

@@ -31,6 +31,9 @@ def command_at(path: tuple[str, ...]) -> click.Command:
 
 
 ALL = sorted(commands(main))
+GROUPS = [
+    (name,) for name in ("jobs", "events", "bench", "runs", "runners", "schedules")
+]  # that say nothing themselves
 
 
 def test_all_commands_are_there():
@@ -43,6 +46,8 @@ def test_all_commands_are_there():
         *("events", "events list", "events show", "events replay"),
         *("subscriptions", "subscriptions retire", "sinks", "sinks enable"),
         *("runs", "runs list", "runs show", "runners", "runners list"),
+        *("schedules", "schedules list", "schedules show", "schedules next", "schedules add", "schedules edit"),
+        *("schedules pause", "schedules resume", "schedules run-now", "schedules remove"),
     }
 
 
@@ -64,11 +69,7 @@ def test_every_command_says_in_a_sentence_what_it_does(path):
 
 @pytest.mark.parametrize(
     "path",
-    [
-        path
-        for path in ALL
-        if path not in {(), ("jobs",), ("events",), ("worker",), ("bench",), ("runs",), ("runners",)}
-    ],
+    [path for path in ALL if path not in {(), *GROUPS, ("worker",)}],
     ids=" ".join,
 )
 def test_every_command_that_answers_can_do_so_in_json(path):

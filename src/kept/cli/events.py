@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import click
@@ -16,6 +16,7 @@ from kept.cli.main import Desk, Session
 from kept.cli.show import (
     as_dict,
     as_duration,
+    as_moment,
     as_text,
     count,
     document,
@@ -69,17 +70,6 @@ def _as_pattern(_ctx: click.Context, _param: click.Parameter, value: str | None)
         return value and check_pattern(value)
     except Refused as error:
         raise click.BadParameter(escape(str(error))) from None
-
-
-def _as_moment(_ctx: click.Context, _param: click.Parameter, value: str | None) -> datetime | None:
-    """For options like ``2026-11-17T08:00``; without a zone, UTC."""
-    if value is None:
-        return None
-    try:
-        given = datetime.fromisoformat(value)
-    except ValueError:
-        raise click.BadParameter(f"'{escape(value[:40])}' is not a time; write 2026-11-17T08:00") from None
-    return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
 def _as_rate(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
@@ -186,8 +176,8 @@ def _told(detail: EventDetail) -> Iterator[str]:
 @click.argument("subscription", callback=as_text)
 @click.option("--event", "ids", callback=_as_event_ids, multiple=True, metavar="ID", help="This event; several times.")
 @click.option("--type", "pattern", callback=_as_pattern, metavar="TYPE", help="Events of this type, or invoice.*")
-@click.option("--since", callback=_as_moment, metavar="TIME", help="Emitted at or after this: 2026-11-17T08:00 (UTC).")
-@click.option("--until", callback=_as_moment, metavar="TIME", help="Emitted before this.")
+@click.option("--since", callback=as_moment, metavar="TIME", help="Emitted at or after this: 2026-11-17T08:00 (UTC).")
+@click.option("--until", callback=as_moment, metavar="TIME", help="Emitted before this.")
 @click.option("--again", is_flag=True, help="Also events it was told of before.")
 @click.option(
     "--rate",

@@ -149,6 +149,7 @@ def register() -> None:
         lanes,
         migrations,
         runs,
+        schedules,
         sinks,
         status,
         subscriptions,
@@ -158,7 +159,8 @@ def register() -> None:
 
     work = (worker, migrations, jobs, lanes, workers)
     outbox = (events, subscriptions, sinks, inbox)
-    for commands in (*work, *outbox, runs, status, doctor, bench):
+    time = (schedules, runs)
+    for commands in (*work, *outbox, *time, status, doctor, bench):
         commands.add_to(main)
 
 

@@ -72,7 +72,7 @@ def as_run_id(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
 
 @click.command("list")
 @click.option("--name", callback=as_text, metavar="NAME", help="Of this runner or schedule only.")
-@click.option("--state", type=click.Choice(STATES), help="Only those that ended so, or still run.")
+@click.option("--state", type=click.Choice(STATES), metavar="STATE", help="Only those that ended so, or still run.")
 @click.option("--since", callback=as_moment, metavar="TIME", help="Began at 2026-11-17T08:00 or later.")
 @click.option("--newer-than", callback=as_duration, metavar="1h", help="Began within this time.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N")

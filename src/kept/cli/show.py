@@ -25,7 +25,7 @@ from kept.errors import Refused
 from kept.showable import escape
 
 F = TypeVar("F", bound=Callable[..., Any])
-IDS = frozenset({"id", "retry_of", "job"})  # bigints, which JSON readers may round
+IDS = frozenset({"id", "retry_of", "job", "last_job"})  # bigints, which JSON readers may round
 WIDEST = 60  # characters of one cell
 
 
@@ -42,6 +42,17 @@ def as_duration(_ctx: click.Context, _param: click.Parameter, value: str | None)
         return parse(value)
     except Refused as error:
         raise click.BadParameter(escape(str(error).removeprefix("duration: "))) from None
+
+
+def as_moment(_ctx: click.Context, _param: click.Parameter, value: str | None) -> datetime | None:
+    """For options like ``2026-11-17T08:00``; without a zone, UTC."""
+    if value is None:
+        return None
+    try:
+        given = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(f"'{escape(value[:40])}' is not a time; write 2026-11-17T08:00") from None
+    return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
 def as_job_id(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:

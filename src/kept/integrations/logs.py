@@ -84,6 +84,8 @@ RAN = {
     "idle": Line("debug", "run_idle", _RUN),
     "failed": Line("error", "run_failed", (*_RUN, "code", "message")),
     "cancelled": Line("warning", "run_cancelled", _RUN),
+    "skipped": Line("info", "run_skipped", _RUN),
+    "unknown": Line("warning", "run_unknown", _RUN),
     "abandoned": Line("warning", "run_abandoned", (*_RUN, "code", "message")),
 }
 

@@ -23,6 +23,7 @@ T = TypeVar("T")
 MOST_NAME = 200
 MOST_OWNER = 200
 MOST_DESCRIPTION = 2000
+TEXTS = ("owner", "description")
 CLEARABLE = {"start": None, "end": None, "blackout": (), "jitter": None, "within": None, "most": None}
 _PLAIN = Request("", "", "")
 
@@ -121,12 +122,14 @@ def changed(
     clear: Iterable[str],
     asked: Asked,
 ) -> Definition:
-    """*definition* with what is given put in its place; *clear* names terms that hold no more."""
+    """*definition* with what is given put in its place; *clear* names what shall hold no more."""
     cleared = list(clear)
     for name in cleared:
-        if name not in CLEARABLE:
-            raise Refused(f"clear: {name!r} is none of {', '.join(CLEARABLE)}", field="clear")
-    terms: dict[str, Any] = _asked(definition.terms) | {name: CLEARABLE[name] for name in cleared} | dict(asked)
+        if name not in CLEARABLE and name not in TEXTS:
+            known = ", ".join((*CLEARABLE, *TEXTS))
+            raise Refused(f"clear: {name[:40]!r} is none of {known}", field="clear")
+    gone = {name: CLEARABLE[name] for name in cleared if name in CLEARABLE}
+    terms: dict[str, Any] = _asked(definition.terms) | gone | dict(asked)
     if terms["misfire"] != "all" and "most" not in asked:
         terms["most"] = None
     if terms["misfire"] == "skip" and "within" not in asked:
@@ -136,8 +139,9 @@ def changed(
         rule=rule or definition.rule,
         terms=check_terms(**terms),
         target=definition.target if call is None else target_of(call),
-        owner=_text(owner, "owner", MOST_OWNER) or definition.owner,
-        description=_text(description, "description", MOST_DESCRIPTION) or definition.description,
+        owner=_text(owner, "owner", MOST_OWNER) or (None if "owner" in cleared else definition.owner),
+        description=_text(description, "description", MOST_DESCRIPTION)
+        or (None if "description" in cleared else definition.description),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -16,8 +17,15 @@ from kept.db.queries import Queries
 from kept.db.tx import Rows, Steps
 from kept.errors import NotFound, Refused
 from kept.schedules.model import Definition
-from kept.schedules.rows import ChangeRow, OccurrenceRow, ScheduleRow, definition_params, schedule_of, timetable
-from kept.schedules.rules import check_table, next_slot
+from kept.schedules.rows import (
+    ChangeRow,
+    OccurrenceRow,
+    ScheduleRow,
+    definition_params,
+    schedule_of,
+    timetable,
+)
+from kept.schedules.rules import check_table, next_slot, upcoming
 
 MOST_LISTED = 100_000
 
@@ -144,11 +152,17 @@ def add(sql: Queries, definition: Definition, *, who: str) -> Steps[ScheduleRow]
 
 
 def edit(sql: Queries, name: str, change: Callable[[Definition], Definition], *, who: str) -> Steps[ScheduleRow]:
-    """Change a schedule that was added at run time; slots that have come are not judged anew."""
+    """Change a schedule that was added at run time; slots that have come are not judged anew.
+
+    Nothing is written if nothing changes.
+    """
     yield sql["lock"], {"name": name}
     found = yield from find(sql, name)
     _check_ours(found, "edit")
-    yield from _change(sql, change(found.definition), who=who, what="edited")
+    wanted = change(found.definition)
+    if wanted == found.definition:
+        return found
+    yield from _change(sql, wanted, who=who, what="edited")
     return (yield from find(sql, name))
 
 
@@ -176,7 +190,7 @@ def resume(sql: Queries, name: str, *, who: str) -> Steps[bool]:
     """Fire again, from the next slot on: those that went by meanwhile are left out. False if it was not paused."""
     yield sql["lock"], {"name": name}
     found = yield from find(sql, name)
-    now = yield from _now(sql)
+    now = yield from database_now(sql)
     last = max(found.last_slot, now)
     rows = yield sql["resume"], {"name": name, "last_slot": last, "next_slot": next_slot(found.table, last)}
     if rows:
@@ -234,13 +248,18 @@ def changes(sql: Queries, name: str, limit: int = 20) -> Steps[list[ChangeRow]]:
 
 def coming(sql: Queries, schedule: ScheduleRow, count: int) -> Steps[list[datetime]]:
     """Its next *count* slots."""
-    now = yield from _now(sql)
-    at: datetime | None = max(now, schedule.last_slot)
-    found: list[datetime] = []
-    while len(found) < count and at is not None:
-        at = next_slot(schedule.table, at)
-        found += [] if at is None else [at]
-    return found
+    now = yield from database_now(sql)
+    return list(islice(coming_slots(schedule, now), count))
+
+
+def coming_slots(schedule: ScheduleRow, now: datetime) -> Iterator[datetime]:
+    """Its slots after *now*, without end if it has none; the first costs nothing, for it is known."""
+    first = schedule.next_slot
+    if first is not None and first > now:
+        yield first
+        yield from upcoming(schedule.table, first)
+    elif first is not None:
+        yield from upcoming(schedule.table, now)
 
 
 # --- parts
@@ -257,7 +276,7 @@ def _check_ours(found: ScheduleRow, verb: str) -> None:
 
 def _add(sql: Queries, definition: Definition, *, origin: str, who: str) -> Steps[ScheduleRow | None]:
     """Write a new one; None if there is one of its name."""
-    now = yield from _now(sql)
+    now = yield from database_now(sql)
     anchor = definition.terms.starts_at or now
     table = timetable(definition, anchor)
     first = check_table(table, now) if origin == "added" else next_slot(table, now)
@@ -273,12 +292,14 @@ def _add(sql: Queries, definition: Definition, *, origin: str, who: str) -> Step
 def _change(sql: Queries, definition: Definition, *, who: str, what: str) -> Steps[None]:
     """Put another definition in force. With other times, only slots from now on are its own."""
     found = yield from find(sql, definition.name)
-    now = yield from _now(sql)
+    now = yield from database_now(sql)
     anchor = definition.terms.starts_at or found.anchor
     table = timetable(definition, anchor)
-    last = found.last_slot if table == found.table else max(found.last_slot, now)
-    upcoming = check_table(table, last) if found.origin == "added" else next_slot(table, last)
-    params = yield from _params(sql, definition, anchor=anchor, last_slot=last, next_slot=upcoming)
+    same = table == found.table
+    last = found.last_slot if same else max(found.last_slot, now)
+    # With the same times, one that has come to its end may still be given another owner.
+    first = next_slot(table, last) if same or found.origin != "added" else check_table(table, last)
+    params = yield from _params(sql, definition, anchor=anchor, last_slot=last, next_slot=first)
     own = None if found.origin == "added" else digest(definition)
     yield sql["change"], params | {"digest": own}
     yield from _log(sql, definition.name, who, what=what, detail=_difference(found.definition, definition))
@@ -315,7 +336,8 @@ def _log(sql: Queries, name: str, who: str, *, what: str, detail: str | None = N
     yield sql["log"], {"name": name, "who": who[:200], "what": what, "detail": detail}
 
 
-def _now(sql: Queries) -> Steps[datetime]:
+def database_now(sql: Queries) -> Steps[datetime]:
+    """The moment by the database's clock, which decides."""
     rows = yield sql["now"], {}
     now: datetime = rows[0][0]
     return now

@@ -227,20 +227,52 @@ select s.id, s.revision, s.name, s.origin, s.owner, s.description, s.cron, extra
        extract(epoch from s.within)::float8, s.overlap, l.task, l.queue, s.priority, s.payload::text, s.last_slot,
        s.next_slot, s.queued_slot, s.paused_at, s.retired_at, s.created_at, s.changed_at,
        o.slot as last_fired, o.job as last_job,
-       case when o.job is not null then coalesce(o.outcome, live.state, 'settled') end as last_outcome
+       case when o.job is not null then coalesce(o.outcome, live.state, h.state, 'unknown') end as last_outcome
   from kept.schedule s
   join kept.lane l on l.id = s.lane
   left join lateral (select r.slot, r.job, r.outcome from kept.occurrence r
                       where r.schedule = s.id and r.job is not null and not r.by_hand
                       order by r.slot desc limit 1) o on true
   left join lateral (select case when j.worker is null then 'pending' else 'running' end as state
-                       from kept.job j where j.id = o.job) live on true
+                       from kept.job j where j.id = o.job and o.outcome is null) live on true
+  left join lateral (select f.state from kept.find_settled(o.job) f
+                      where o.job is not null and o.outcome is null and live.state is null) h on true
  where (%(name)s::text is null or s.name = %(name)s::text)
    and (%(task)s::text is null or l.task = %(task)s::text)
    and (%(origin)s::text is null or s.origin = %(origin)s::text)
    and (%(retired)s::boolean or s.retired_at is null)
  order by s.name
  limit %(limit)s::int
+
+
+-- name: summary
+select count(*) filter (where state = 'active'), count(*) filter (where state = 'paused'),
+       count(*) filter (where state = 'ended'), count(*) filter (where state = 'retired'),
+       (array_agg(name order by next_slot, name) filter (where state = 'active' and next_slot is not null))[1],
+       min(next_slot) filter (where state = 'active'),
+       extract(epoch from min(next_slot) filter (where state = 'active') - kept.now())::float8
+  from (select s.name, s.next_slot,
+               case when s.retired_at is not null then 'retired' when s.paused_at is not null then 'paused'
+                    when s.next_slot is null and s.queued_slot is null then 'ended' else 'active' end as state
+          from kept.schedule s) s
+
+
+-- name: failing
+-- Schedules of which the last jobs, as many as `times`, all failed.
+select s.name, o.codes[1], o.messages[1]
+  from kept.schedule s
+ cross join lateral (
+         select count(*) filter (where x.outcome = 'failed') as failed, array_agg(x.code order by x.slot desc) as codes,
+                array_agg(x.message order by x.slot desc) as messages
+           from (select r.slot, r.outcome, r.code, r.message from kept.occurrence r
+                  where r.schedule = s.id and not r.by_hand and r.outcome is not null
+                  order by r.slot desc limit %(times)s::int) x) o
+ where s.retired_at is null and o.failed = %(times)s::int
+ order by s.name
+
+
+-- name: home
+select l.queue, l.declared_at is not null from kept.lane l where l.task = %(task)s::text order by l.home desc, l.id limit 1
 
 
 -- name: names
@@ -309,10 +341,12 @@ with it as (
          payload, case when ordered then '#' || job end
     from it
   returning id, lane, priority
+), woken as (
+  select count(pg_notify('kept:wake', e.lane || ':' || e.priority)) as sleepers
+    from enqueued e
+   where exists (select from kept.sleeper s where s.lane = e.lane and s.until > kept.now())
 )
-select e.id, (select count(pg_notify('kept:wake', e.lane || ':' || e.priority))
-               where exists (select from kept.sleeper s where s.lane = e.lane and s.until > kept.now()))
-  from enqueued e
+select e.id, w.sleepers from enqueued e cross join woken w
 
 
 -- name: figures

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from kept.durations import render
 from kept.schedules.model import Cron, Definition, Every, Rule, Standing, Target, Terms, Timetable
 
 
@@ -79,6 +80,41 @@ class ChangeRow(Struct, frozen=True):
     who: str
     what: str
     detail: str | None
+
+
+class Summary(Struct, frozen=True):
+    """How many schedules there are, and which of the active ones comes next."""
+
+    active: int
+    paused: int
+    ended: int
+    retired: int
+    next_name: str | None
+    next_slot: datetime | None
+    next_in: float | None  # seconds
+
+    @property
+    def total(self) -> int:
+        return self.active + self.paused + self.ended + self.retired
+
+
+class Failing(Struct, frozen=True):
+    """A schedule whose last jobs all failed, and what the last one failed with."""
+
+    name: str
+    code: str | None
+    message: str | None
+
+
+def describe(rule: Rule) -> str:
+    """A rule as people read it: ``every 5min``, ``17 3 * * * America/Santiago``."""
+    match rule:
+        case Cron(expression, zone):
+            return f"{expression} {zone}"
+        case Every(period, "UTC"):
+            return f"every {render(period)}"
+        case Every(period, zone):
+            return f"every {render(period)} (days of {zone})"
 
 
 def timetable(definition: Definition, anchor: datetime) -> Timetable:

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import assert_never
 
 from msgspec import structs
@@ -55,8 +55,13 @@ def _next(table: Timetable, after: datetime) -> datetime | None:
 
 def slots(table: Timetable, after: datetime, upto: datetime) -> Iterator[datetime]:
     """Every slot after *after* and not after *upto*, in order."""
+    return takewhile(lambda at: at <= upto, upcoming(table, after))
+
+
+def upcoming(table: Timetable, after: datetime) -> Iterator[datetime]:
+    """Every slot after *after*, in order; of most schedules there is no end of them."""
     at = next_slot(table, after)
-    while at is not None and at <= upto:
+    while at is not None:
         yield at
         at = next_slot(table, at)
 
@@ -103,9 +108,9 @@ def decide(schedule: Standing, now: datetime) -> Decision:
     elif missed:
         decided = [structs.replace(each, missed=missed) if each.at == come[0] else each for each in decided]
     last = max((schedule.last_slot, *(each.at for each in decided)))
-    upcoming = next_slot(schedule.table, last)
-    look_at = upcoming if queued is None else min(upcoming or now + AGAIN, now + AGAIN)
-    return Decision(tuple(decided), last, upcoming, queued, look_at)
+    coming = next_slot(schedule.table, last)
+    look_at = coming if queued is None else min(coming or now + AGAIN, now + AGAIN)
+    return Decision(tuple(decided), last, coming, queued, look_at)
 
 
 def _come(schedule: Standing, now: datetime) -> tuple[list[datetime], int]:
