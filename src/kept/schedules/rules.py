@@ -13,7 +13,7 @@ from msgspec import structs
 
 from kept.durations import Duration, duration, moment
 from kept.errors import Refused
-from kept.schedules.cron import end_of_day, local, next_cron, next_every
+from kept.schedules.cron import SHORTEST, end_of_day, local, next_cron, next_every
 from kept.schedules.model import Cron, Decision, Every, Misfire, Overlap, Slot, Standing, Terms, Timetable
 
 ON_TIME = timedelta(seconds=60)  # a slot no older than this is not late, even where late ones are skipped
@@ -21,7 +21,6 @@ AGAIN = timedelta(seconds=1)  # between looks whether the job has ended that a q
 MOST_SLOTS = 1000  # that may be made up for after a downtime
 MOST_COUNTED = 100  # slots that nobody fired; more are not worth counting
 MOST_BLACKOUT = 1000
-LOOK_BACK = tuple(timedelta(minutes=60**n) for n in range(4))  # a minute, an hour, days, months
 EARLIEST = timedelta(microseconds=1)
 BLACKED_OUT = 4000  # days in a row without a slot: no more are looked through
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -62,14 +61,20 @@ def slots(table: Timetable, after: datetime, upto: datetime) -> Iterator[datetim
 
 
 def latest(table: Timetable, after: datetime, upto: datetime, most: int) -> list[datetime]:
-    """The last *most* of :func:`slots`, without going through all that a long downtime has left."""
-    found: list[datetime] = []
-    for back in (*LOOK_BACK, None):
-        start = after if back is None else max(after, upto - back)
-        found = list(slots(table, start, upto))
-        if len(found) >= most or start == after:
-            break
-    return found[-most:]
+    """The last *most* of :func:`slots`, without going through all that a long downtime has left.
+
+    Looks back twice as far each time; where that goes from too few to too many, it looks in between.
+    """
+    few, many, back = upto, None, most * SHORTEST
+    while True:
+        start = max(after, upto - back) if many is None else many + (few - many) / 2
+        found = list(islice(slots(table, start, upto), 2 * most + 1))
+        if len(found) > 2 * most:
+            many = start
+        elif len(found) >= most or start == after:
+            return found[-most:]
+        else:
+            few, back = start, min(2 * back, upto - after)
 
 
 def is_left_out(day: date, blackout: Iterable[str]) -> bool:
