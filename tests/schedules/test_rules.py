@@ -144,6 +144,23 @@ def test_one_slot_waits_in_line_the_first_that_came():
     assert states(third) == [(7, "fired", 0), (21, "queued", 0)]
 
 
+@pytest.mark.parametrize(
+    ("overlap", "busy", "expected"),
+    [
+        ("allow", True, [(7, "fired", 0), (14, "fired", 0)]),
+        ("skip", False, [(7, "fired", 0), (14, "skipped", 0)]),
+        ("skip", True, [(7, "skipped", 0), (14, "skipped", 0)]),
+    ],
+)
+def test_a_slot_left_in_line_by_an_edit_is_decided_on(overlap, busy, expected):
+    at = START + 7 * MINUTE
+    schedule = standing(terms=Terms(overlap=overlap), last_slot=at, queued_slot=at, busy=busy)
+    decision = decide(schedule, START + 14 * MINUTE)
+    assert states(decision) == expected
+    assert decision.queued_slot is None
+    assert decision.look_at == START + 21 * MINUTE
+
+
 def test_jitter_delays_a_job_by_less_than_it_says_and_by_the_same_whoever_asks():
     schedule = standing(terms=Terms(jitter=5 * MINUTE))
     (slot,) = decide(schedule, START + 7 * MINUTE).slots

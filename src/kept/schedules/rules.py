@@ -93,14 +93,15 @@ def is_left_out(day: date, blackout: Iterable[str]) -> bool:
 def decide(schedule: Standing, now: datetime) -> Decision:
     """What becomes of every slot up to *now*, and where the schedule stands then."""
     come, missed = _come(schedule, now)
-    queued = schedule.queued_slot
+    waiting = [*([] if schedule.queued_slot is None else [schedule.queued_slot]), *come]  # first come
+    queued = None
     match schedule.terms.overlap:
         case "allow":
-            decided = [_fired(schedule, at, now) for at in come]
+            decided = [_fired(schedule, at, now) for at in waiting]
         case "skip":
-            decided = [_passed_by(at) if schedule.busy else _fired(schedule, at, now) for at in come]
+            decided = _one_of(schedule, waiting, now)
         case "queue":
-            decided, queued = _in_line(schedule, come, now)
+            decided, queued = _in_line(schedule, waiting, now)
         case _:
             assert_never(schedule.terms.overlap)
     if missed and not come:
@@ -137,16 +138,20 @@ def _passed_by(at: datetime) -> Slot:
     return Slot(at, "skipped", "overlap")
 
 
-def _in_line(schedule: Standing, come: list[datetime], now: datetime) -> tuple[list[Slot], datetime | None]:
+def _one_of(schedule: Standing, waiting: list[datetime], now: datetime) -> list[Slot]:
+    """One job at a time; a slot that waits may be left from when this schedule queued them."""
+    free = 0 if schedule.busy else 1
+    return [_fired(schedule, at, now) for at in waiting[:free]] + [_passed_by(at) for at in waiting[free:]]
+
+
+def _in_line(schedule: Standing, waiting: list[datetime], now: datetime) -> tuple[list[Slot], datetime | None]:
     """One job at a time, and one slot that waits for it to end; those that come meanwhile are passed by."""
-    waiting = [*([] if schedule.queued_slot is None else [schedule.queued_slot]), *come]
-    decided = []
-    if waiting and not schedule.busy:
-        decided.append(_fired(schedule, waiting.pop(0), now))
-    queued = waiting.pop(0) if waiting else None
+    free = 0 if schedule.busy else 1
+    decided = [_fired(schedule, at, now) for at in waiting[:free]]
+    queued = waiting[free] if len(waiting) > free else None
     if queued is not None and queued != schedule.queued_slot:
         decided.append(Slot(queued, "queued"))
-    return decided + [_passed_by(at) for at in waiting], queued
+    return decided + [_passed_by(at) for at in waiting[free + 1 :]], queued
 
 
 def spread(name: str, at: datetime, jitter: timedelta) -> timedelta:
