@@ -309,6 +309,8 @@ def test_bad_terms_are_refused_and_the_field_is_named(asked, field):
         {"end": date(2026, 1, 1)},
         {"blackout": "2026-12-24"},
         {"blackout": [START]},
+        {"blackout": None},
+        {"blackout": date(2026, 12, 24)},
         {"jitter": 5},
         {"within": 5},
         {"misfire": "all", "overlap": "allow", "most": True},

@@ -246,6 +246,8 @@ def _check_within(within: Duration | None, misfire: Misfire) -> timedelta | None
 def _entries(blackout: Iterable[date | str]) -> list[date | str]:
     if isinstance(blackout, str):
         raise TypeError("blackout: expected a list of days, got one string")
+    if not isinstance(blackout, Iterable):
+        raise TypeError(f"blackout: expected a list of days, got {type(blackout).__name__}")
     entries = list(blackout)
     if len(entries) > MOST_BLACKOUT:
         raise Refused(f"blackout: has {len(entries)} entries; at most {MOST_BLACKOUT} are taken", field="blackout")
