@@ -166,9 +166,9 @@ def test_a_leap_day_is_found_years_ahead_and_a_rule_ends_with_the_calendar():
         assert next_cron(Cron(expression, "UTC"), datetime(9996, 3, 1, tzinfo=UTC)) is None
 
 
-@given(st.integers(1_000_000, 10**12), st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1)), st.integers(0, 10**15))
+@given(st.integers(1_000_000, 10**12), st.integers(0, 10**9), st.integers(0, 10**15))
 def test_an_interval_keeps_its_phase(micros, anchor, later):
-    rule, anchor = Every(timedelta(microseconds=micros)), anchor.replace(tzinfo=UTC)
+    rule, anchor = Every(timedelta(microseconds=micros)), datetime(2010, 1, 1, tzinfo=UTC) + anchor * SECOND
     after = anchor + timedelta(microseconds=later)
     slot = next_every(rule, anchor, after)
     assert after < slot <= after + rule.period

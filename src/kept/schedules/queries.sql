@@ -295,7 +295,9 @@ with it as (
          payload, case when ordered then '#' || job end
     from it
   returning id, lane, priority
+), woken as (
+  select count(pg_notify('kept:wake', e.lane || ':' || e.priority)) as sleepers
+    from enqueued e
+   where exists (select from kept.sleeper s where s.lane = e.lane and s.until > kept.now())
 )
-select e.id, (select count(pg_notify('kept:wake', e.lane || ':' || e.priority))
-               where exists (select from kept.sleeper s where s.lane = e.lane and s.until > kept.now()))
-  from enqueued e
+select e.id, w.sleepers from enqueued e cross join woken w
