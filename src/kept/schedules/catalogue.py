@@ -202,6 +202,8 @@ def run_now(sql: Queries, name: str, *, who: str) -> Steps[int]:
     """A job at once, whatever the rule says; its id. The schedule's own slots are not touched."""
     found = yield from find(sql, name)
     rows = yield sql["run_now"], {"name": found.name}
+    if not rows:
+        raise NotFound(f"there is no schedule {name!r} any more")
     yield from _log(sql, name, who, what="run by hand", detail=f"job {rows[0][0]}")
     return int(rows[0][0])
 

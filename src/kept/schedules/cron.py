@@ -30,6 +30,7 @@ ALIASES = {
 MOST_EXPRESSION = 200
 SHORTEST = timedelta(seconds=1)
 _MINUTE = timedelta(minutes=1)
+_DAY = timedelta(days=1)
 _SOME_DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -114,7 +115,7 @@ def next_cron(rule: Cron, after: datetime) -> datetime | None:
     try:
         if _is_wall_clock(fields):
             return next((slot for slot in _wall_clock_slots(fields, rule.zone, after) if slot > after), None)
-        return next(CronSim(fields, local(after, rule.zone))).astimezone(UTC)
+        return _next_shown(fields, _zone(rule.zone), after)
     except (StopIteration, OverflowError):  # not within many years, or past the last one there is
         return None
 
@@ -135,6 +136,45 @@ def _wall_clock_slots(fields: str, zone: str, after: datetime) -> Iterator[datet
     shown = local(after, zone).replace(tzinfo=None, fold=0, microsecond=0) - timedelta(seconds=1)
     for time in CronSim(fields, shown):
         yield _when(time, _zone(zone))
+
+
+def _next_shown(fields: str, zone: ZoneInfo, after: datetime) -> datetime:
+    """The first moment after *after* at which the clocks of *zone* show a time of *fields*.
+
+    Looked for on a clock that never changes, as far as the real one does not either; then from the change on.
+    """
+    offset = _offset(after, zone)
+    shown = after.replace(tzinfo=None) + offset
+    while True:
+        slot = (next(CronSim(fields, shown)) - offset).replace(tzinfo=UTC)
+        change = _next_change(zone, after, slot)
+        if change is None:
+            return slot
+        after, offset = change, _offset(change, zone)
+        shown = change.replace(tzinfo=None) + offset - timedelta(seconds=1)  # the moment of the change counts
+
+
+def _next_change(zone: ZoneInfo, after: datetime, upto: datetime) -> datetime | None:
+    """The first moment after *after* and not after *upto* at which the clocks of *zone* are changed."""
+    while after < upto:
+        end = min(upto, after + _DAY)  # nobody changes them twice within a day
+        if _offset(end, zone) != _offset(after, zone):
+            return _change_between(zone, after, end)
+        after = end
+    return None
+
+
+def _change_between(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
+    offset = _offset(before, zone)
+    low, high = int(before.timestamp()), -int(-after.timestamp() // 1)  # clocks are changed at whole seconds
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _offset(datetime.fromtimestamp(middle, UTC), zone) == offset else (low, middle)
+    return datetime.fromtimestamp(high, UTC)
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()
 
 
 def _when(shown: datetime, zone: ZoneInfo) -> datetime:

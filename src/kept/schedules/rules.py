@@ -13,7 +13,7 @@ from msgspec import structs
 
 from kept.durations import Duration, duration, moment
 from kept.errors import Refused
-from kept.schedules.cron import end_of_day, local, next_cron, next_every
+from kept.schedules.cron import SHORTEST, end_of_day, local, next_cron, next_every
 from kept.schedules.model import Cron, Decision, Every, Misfire, Overlap, Slot, Standing, Terms, Timetable
 
 ON_TIME = timedelta(seconds=60)  # a slot no older than this is not late, even where late ones are skipped
@@ -21,7 +21,6 @@ AGAIN = timedelta(seconds=1)  # between looks whether the job has ended that a q
 MOST_SLOTS = 1000  # that may be made up for after a downtime
 MOST_COUNTED = 100  # slots that nobody fired; more are not worth counting
 MOST_BLACKOUT = 1000
-LOOK_BACK = tuple(timedelta(minutes=60**n) for n in range(4))  # a minute, an hour, days, months
 EARLIEST = timedelta(microseconds=1)
 BLACKED_OUT = 4000  # days in a row without a slot: no more are looked through
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -67,14 +66,20 @@ def upcoming(table: Timetable, after: datetime) -> Iterator[datetime]:
 
 
 def latest(table: Timetable, after: datetime, upto: datetime, most: int) -> list[datetime]:
-    """The last *most* of :func:`slots`, without going through all that a long downtime has left."""
-    found: list[datetime] = []
-    for back in (*LOOK_BACK, None):
-        start = after if back is None else max(after, upto - back)
-        found = list(slots(table, start, upto))
-        if len(found) >= most or start == after:
-            break
-    return found[-most:]
+    """The last *most* of :func:`slots`, without going through all that a long downtime has left.
+
+    Looks back twice as far each time; where that goes from too few to too many, it looks in between.
+    """
+    few, many, back = upto, None, most * SHORTEST
+    while True:
+        start = max(after, upto - back) if many is None else many + (few - many) / 2
+        found = list(islice(slots(table, start, upto), 2 * most + 1))
+        if len(found) > 2 * most:
+            many = start
+        elif len(found) >= most or start == after:
+            return found[-most:]
+        else:
+            few, back = start, min(2 * back, upto - after)
 
 
 def is_left_out(day: date, blackout: Iterable[str]) -> bool:
@@ -93,14 +98,15 @@ def is_left_out(day: date, blackout: Iterable[str]) -> bool:
 def decide(schedule: Standing, now: datetime) -> Decision:
     """What becomes of every slot up to *now*, and where the schedule stands then."""
     come, missed = _come(schedule, now)
-    queued = schedule.queued_slot
+    waiting = [*([] if schedule.queued_slot is None else [schedule.queued_slot]), *come]  # first come
+    queued = None
     match schedule.terms.overlap:
         case "allow":
-            decided = [_fired(schedule, at, now) for at in come]
+            decided = [_fired(schedule, at, now) for at in waiting]
         case "skip":
-            decided = [_passed_by(at) if schedule.busy else _fired(schedule, at, now) for at in come]
+            decided = _one_of(schedule, waiting, now)
         case "queue":
-            decided, queued = _in_line(schedule, come, now)
+            decided, queued = _in_line(schedule, waiting, now)
         case _:
             assert_never(schedule.terms.overlap)
     if missed and not come:
@@ -137,16 +143,20 @@ def _passed_by(at: datetime) -> Slot:
     return Slot(at, "skipped", "overlap")
 
 
-def _in_line(schedule: Standing, come: list[datetime], now: datetime) -> tuple[list[Slot], datetime | None]:
+def _one_of(schedule: Standing, waiting: list[datetime], now: datetime) -> list[Slot]:
+    """One job at a time; a slot that waits may be left from when this schedule queued them."""
+    free = 0 if schedule.busy else 1
+    return [_fired(schedule, at, now) for at in waiting[:free]] + [_passed_by(at) for at in waiting[free:]]
+
+
+def _in_line(schedule: Standing, waiting: list[datetime], now: datetime) -> tuple[list[Slot], datetime | None]:
     """One job at a time, and one slot that waits for it to end; those that come meanwhile are passed by."""
-    waiting = [*([] if schedule.queued_slot is None else [schedule.queued_slot]), *come]
-    decided = []
-    if waiting and not schedule.busy:
-        decided.append(_fired(schedule, waiting.pop(0), now))
-    queued = waiting.pop(0) if waiting else None
+    free = 0 if schedule.busy else 1
+    decided = [_fired(schedule, at, now) for at in waiting[:free]]
+    queued = waiting[free] if len(waiting) > free else None
     if queued is not None and queued != schedule.queued_slot:
         decided.append(Slot(queued, "queued"))
-    return decided + [_passed_by(at) for at in waiting], queued
+    return decided + [_passed_by(at) for at in waiting[free + 1 :]], queued
 
 
 def spread(name: str, at: datetime, jitter: timedelta) -> timedelta:
@@ -241,6 +251,8 @@ def _check_within(within: Duration | None, misfire: Misfire) -> timedelta | None
 def _entries(blackout: Iterable[date | str]) -> list[date | str]:
     if isinstance(blackout, str):
         raise TypeError("blackout: expected a list of days, got one string")
+    if not isinstance(blackout, Iterable):
+        raise TypeError(f"blackout: expected a list of days, got {type(blackout).__name__}")
     entries = list(blackout)
     if len(entries) > MOST_BLACKOUT:
         raise Refused(f"blackout: has {len(entries)} entries; at most {MOST_BLACKOUT} are taken", field="blackout")
