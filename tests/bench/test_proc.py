@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kept.bench.proc import cpu_seconds, family, is_in_memory, rss_mib
+from kept.bench.proc import cpu_seconds, family, is_in_memory, is_server, rss_mib, running_seconds
 from kept.errors import Refused
 from support import eventually
 
@@ -26,7 +26,14 @@ def test_a_process_is_seen_with_its_children():
 
 def test_a_process_uses_time_and_memory():
     assert cpu_seconds(os.getpid()) > 0
+    assert running_seconds(os.getpid()) > 0
     assert 5 < rss_mib(os.getpid()) < 10_000
+
+
+def test_a_server_process_is_told_from_others(conn):
+    assert is_server(conn.info.backend_pid)
+    assert not is_server(os.getpid())
+    assert not is_server(2**22 + 1)
 
 
 def test_a_process_that_is_not_there_is_refused():

@@ -21,6 +21,7 @@ SMALL = {
     "drain": ["--jobs", "500", "--rounds", "1", "--processes", "1,2"],
     "enqueue": ["--jobs", "60", "--rounds", "1", "--clients", "2", "--many", "100"],
     "outbox": ["--events", "60", "--rounds", "1", "--many", "100", "--drained", "600"],
+    "schedules": ["--schedules", "300", "--rounds", "1", "--seconds", "0.5", "--slots", "2"],
     "latency": ["--samples", "3"],
     "sustained": ["--jobs", "500", "--seconds", "1"],
     "growth": ["--jobs", "200", "--rounds", "1", "--scale", "0.0005"],
@@ -68,6 +69,20 @@ def check_outbox(found: Any) -> None:
         check_spread(found["published"][name])
 
 
+def check_schedules(found: Any) -> None:
+    undue = found["undue"]
+    check_spread(undue["cpu_percent"])
+    assert undue["server_process"] is True, "it is on this machine"
+    assert list(found["at_once"]) == ["1", "2"]
+    for each in found["at_once"].values():
+        for name in ("first_ms", "last_ms", "enqueued_ms", "done_ms", "jobs_per_s", "firings", "statements"):
+            check_spread(each[name])
+        assert each["first_ms"]["median"] <= each["last_ms"]["median"] <= each["enqueued_ms"]["median"]
+        assert each["statements"]["median"] < 300, "fewer than there are schedules"
+    assert found["late"]["samples"] == 2
+    assert 0 < found["late"]["p50"] <= found["late"]["max"]
+
+
 def check_latency(found: Any) -> None:
     seen = found["from_commit"]
     assert seen["samples"] == 3
@@ -103,6 +118,7 @@ CHECKS = {
     "drain": check_drain,
     "enqueue": check_enqueue,
     "outbox": check_outbox,
+    "schedules": check_schedules,
     "latency": check_latency,
     "sustained": check_sustained,
     "growth": check_growth,

@@ -9,10 +9,12 @@ from typing import Any
 from kept.app import App
 from kept.bench import child
 from kept.bench.tally import Tally
+from kept.jobs.context import Context
 from kept.outbox.model import Event
 from kept.signals import JobsSettled, Signal, Subscriber, WorkerStarted
 
 DRAIN, STAMPS, BUSY, ASIDE, HALTED = "drain", "stamps", "busy", "aside", "halted"  # queues
+SLOTS = "slots"
 ORDERED, PUBLISHED = "ordered", "published"  # queues, and the types of the events behind them
 NATS = "BENCH_NATS"  # the URL of the broker that events are published to
 VIOLATION = 0  # a mode of the tally: counts events that came out of order
@@ -42,6 +44,13 @@ async def stamp(number: int) -> None:
     """Write down when the handler began."""
     if _tally is not None:
         _tally.stamp(number)
+
+
+@app.task(queue=SLOTS)
+async def beat(ctx: Context, first: int) -> None:
+    """Write down when the job of a slot began, by the seconds since the *first* one."""
+    if _tally is not None and ctx.slot is not None:
+        _tally.stamp(int(ctx.slot.timestamp()) - first)
 
 
 _last: dict[str | None, int] = {}

@@ -196,3 +196,36 @@ class Idle(Struct, frozen=True, kw_only=True):
     cpu_percent: float  # of one core, all processes together
     rss_mib: dict[str, float]  # by process
     memory: Memory | None
+
+
+class Undue(Struct, frozen=True, kw_only=True):
+    """A worker beside schedules none of which is due, against the same worker with none at all."""
+
+    seconds: float
+    cpu_percent: Spread  # of one core: the worker, its keeper and its server process
+    without_cpu_percent: Spread
+    added_percent: Spread  # round by round
+    server_process: bool  # whether it is in: not if the server is on another machine
+
+
+class AtOnce(Struct, frozen=True, kw_only=True):
+    """All schedules due at the same moment; times in milliseconds from that moment on."""
+
+    first_ms: Spread  # when the statement began that enqueued the first
+    last_ms: Spread  # … the last
+    enqueued_ms: Spread  # when all were enqueued and committed
+    done_ms: Spread  # when all jobs were done
+    jobs_per_s: Spread  # enqueued
+    firings: Spread  # statements that enqueued something
+    statements: Spread  # all that the workers sent until they ended, claims and settlements included
+
+
+class Schedules(Struct, frozen=True, kw_only=True):
+    """What schedules cost while none is due, and how fast and how precisely they fire."""
+
+    server: Server
+    schedules: int
+    rounds: int
+    undue: Undue
+    at_once: dict[str, AtOnce]  # by the number of workers
+    late: Latencies  # from a slot to the first line of its handler, on an idle worker

@@ -148,3 +148,60 @@ select xact_commit + xact_rollback, pg_stat_force_next_flush() from pg_stat_data
 -- name: next_wal_file
 -- One in which nothing was written is not ended.
 select pg_switch_wal() from (select pg_logical_emit_message(true, 'kept bench', '') offset 0) written
+
+
+-- name: now
+select kept.now()
+
+
+-- name: moment
+-- Not that of the statement: to set the server's clock beside another.
+select extract(epoch from clock_timestamp())::float8
+
+
+-- name: empty_schedules
+truncate kept.schedule, kept.occurrence, kept.schedule_log restart identity
+
+
+-- name: fill_schedules
+-- Schedules whose next slot is `slot`, each with a rule of its own.
+insert into kept.schedule (name, origin, cron, every, zone, anchor, misfire, most, overlap, lane, payload, last_slot,
+                           next_slot, look_at)
+select 'schedule-' || r.n, 'added', r.cron, r.every * interval '1 second', r.zone, %(slot)s::timestamptz, 'once', 1, 'skip',
+       %(lane)s::int, %(payload)s::json, %(slot)s::timestamptz - interval '1 second', %(slot)s::timestamptz,
+       %(slot)s::timestamptz
+  from unnest(%(cron)s::text[], %(every)s::float8[], %(zone)s::text[]) with ordinality r(cron, every, zone, n)
+
+
+-- name: add_beat
+-- A slot every second, from `first` to `last`.
+insert into kept.schedule (name, origin, every, zone, anchor, ends_at, misfire, most, overlap, lane, payload, last_slot,
+                           next_slot, look_at)
+values ('beat', 'added', interval '1 second', 'UTC', %(first)s::timestamptz, %(last)s::timestamptz, 'once', 1, 'allow',
+        %(lane)s::int, json_build_object('first', %(begin)s::bigint), %(first)s::timestamptz - interval '1 second',
+        %(first)s::timestamptz, %(first)s::timestamptz)
+
+
+-- name: still_due
+-- Whether a schedule still stands before its slot, and how long ago the slot was, in milliseconds. Reads one entry of an
+-- index: whoever looks on must not be in the way.
+select exists (select from kept.schedule s where s.look_at <= %(slot)s::timestamptz and s.paused_at is null
+                                             and s.retired_at is null),
+       extract(epoch from kept.now() - %(slot)s::timestamptz)::float8 * 1000
+
+
+-- name: firings
+-- Slots on record, different ones, different jobs, jobs done of schedules that differ; when the first and the last were
+-- fired and the last was done, in milliseconds; by how many statements.
+select count(*), count(distinct (schedule, slot)), count(distinct job),
+       (select count(distinct headers ->> 'kept-schedule') from kept.history where state = 'done'),
+       extract(epoch from min(recorded_at) - %(slot)s::timestamptz)::float8 * 1000,
+       extract(epoch from max(recorded_at) - %(slot)s::timestamptz)::float8 * 1000,
+       (select extract(epoch from max(settled_at) - %(slot)s::timestamptz)::float8 * 1000 from kept.history),
+       count(distinct recorded_at)
+  from kept.occurrence
+
+
+-- name: worker_sessions
+-- The server processes of the workers of this schema's measurement: what a worker's connection is called.
+select pid from pg_stat_activity where datname = current_database() and application_name like 'kept worker%%'

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from kept.bench.model import Drain, Enqueue, Growth, Idle, Latencies, Latency, Outbox, Server, Spread, Sustained
+from kept.bench.model import (
+    Drain,
+    Enqueue,
+    Growth,
+    Idle,
+    Latencies,
+    Latency,
+    Outbox,
+    Schedules,
+    Server,
+    Spread,
+    Sustained,
+)
 
 MS = 1_000_000  # nanoseconds
 
@@ -162,6 +174,24 @@ def idle_means(found: Idle) -> str:
     return (
         f"{said} From the first tenth of {found.memory.jobs:,} jobs to the last its memory changed by {grown:+.1f} MiB."
     )
+
+
+def schedules_means(found: Schedules) -> str:
+    """What schedules say in words."""
+    undue = found.undue
+    whose = "with its server process" if undue.server_process else "without its server process, which is not here"
+    times = ", ".join(f"{each.enqueued_ms.median / 1000:.2f} s ({_crew(name)})" for name, each in found.at_once.items())
+    return (
+        f"Beside {found.schedules:,} schedules none of which is due, an idle worker takes "
+        f"{undue.cpu_percent.median:.2f} % of a core ({whose}), {undue.added_percent.median:+.2f} more than with none. "
+        f"Due all at once, they are enqueued within {times}, each slot once. On an idle worker a job starts "
+        f"{found.late.p50:.1f} ms after its slot, 99 of 100 within {found.late.p99:.1f} ms. "
+        f"{server_means(found.server)}"
+    )
+
+
+def _crew(workers: str) -> str:
+    return "one worker" if workers == "1" else f"{workers} workers"
 
 
 def server_means(server: Server) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kept.bench.model import Drain, Enqueue, Growth, Idle, Latencies, Latency, Outbox, Spread, Sustained
+from kept.bench.model import Drain, Enqueue, Growth, Idle, Latencies, Latency, Outbox, Schedules, Spread, Sustained
 
 
 class Table(NamedTuple):
@@ -124,6 +124,27 @@ def of_idle(found: Idle) -> Table:
             (f"memory after {jobs:,} jobs, MiB", f"{found.memory.after_all:.1f}"),
         ]
     return Table(("", "value"), rows)
+
+
+def of_schedules(found: Schedules) -> Table:
+    late, undue = found.late, found.undue
+    rows = [
+        ("none due: processor, % of a core", undue.cpu_percent),
+        ("… with no schedules", undue.without_cpu_percent),
+        ("… difference", undue.added_percent),
+    ]
+    for name, each in found.at_once.items():
+        rows += [
+            (f"due at once, {name} worker{'' if name == '1' else 's'}: all enqueued, ms", each.enqueued_ms),
+            ("… jobs/s", each.jobs_per_s),
+            ("… first late by, ms", each.first_ms),
+            ("… last late by, ms", each.last_ms),
+            ("… all done, ms", each.done_ms),
+            ("… statements that fire", each.firings),
+            ("… statements in all", each.statements),
+        ]
+    rows.append(("start after a slot, ms (p50, p99, max)", Spread(late.p50, late.p99, late.max)))
+    return _spreads(rows)
 
 
 def _spreads(rows: Sequence[tuple[str, Spread]]) -> Table:

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Sequence
 
 import click
-import msgspec
-from rich.console import Console
 
 from kept.bench import delivery, rules, tables
 from kept.bench import drain as drains
@@ -21,16 +14,12 @@ from kept.bench import idle as idles
 from kept.bench import latency as latencies
 from kept.bench import outbox as outboxes
 from kept.bench import place as places
+from kept.bench import schedules as schedule_measures
 from kept.bench import sustained as sustains
-from kept.bench.drain import TUNED, Say
 from kept.bench.model import Tuning
-from kept.bench.place import Site
-from kept.bench.tables import Table
 from kept.cli.main import Session
-from kept.cli.show import echo_json, echo_table, json_option
-
-F = TypeVar("F", bound=Callable[..., Any])
-INTERRUPTED, TERMINATED = 130, 143
+from kept.cli.measuring import database_option, jobs_option, measuring, rounds_option, tell, tuning_options
+from kept.cli.show import echo_json, json_option
 
 
 def add_to(group: click.Group) -> None:
@@ -47,34 +36,6 @@ def bench() -> None:
     """
 
 
-def _database_option(command: F) -> F:
-    return click.option(
-        "--database", metavar="URL", help="Measure on this server.  [default: a PostgreSQL of its own]"
-    )(command)
-
-
-def _jobs_option(default: int) -> Callable[[F], F]:
-    return click.option("--jobs", type=click.IntRange(1), default=default, show_default=True, metavar="N")
-
-
-_rounds_option = click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Rounds in turn; the median counts.",
-)
-
-
-def _tuning_options(command: F) -> F:
-    concurrency = click.option(
-        "--concurrency", type=click.IntRange(1, 10_000), default=TUNED.concurrency, show_default=True, metavar="N"
-    )
-    batch = click.option("--batch", type=click.IntRange(1, 1000), default=TUNED.batch, show_default=True, metavar="N")
-    return concurrency(batch(command))
-
-
 def _counts(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
     try:
         counts = tuple(int(each) for each in value.split(","))
@@ -86,11 +47,11 @@ def _counts(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[i
 
 
 @bench.command()
-@_jobs_option(50_000)
-@_rounds_option
-@_tuning_options
+@jobs_option(50_000)
+@rounds_option
+@tuning_options
 @click.option("--processes", default="1", callback=_counts, metavar="1,2,4", help="Also with so many worker processes.")
-@_database_option
+@database_option
 @json_option
 @click.pass_obj
 def drain(
@@ -110,17 +71,17 @@ def drain(
     bare loop that sends the same SQL from Python and runs nothing.
     """
     tuned = Tuning(concurrency, batch)
-    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
+    with measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
         found = drains.measure(place, jobs=jobs, rounds=rounds, tuned=tuned, processes=processes, say=say)
-    _tell(found, rules.drain_means(found), tables.of_drain(found), as_json=as_json)
+    tell(found, rules.drain_means(found), tables.of_drain(found), as_json=as_json)
 
 
 @bench.command()
-@_jobs_option(2000)
-@_rounds_option
+@jobs_option(2000)
+@rounds_option
 @click.option("--clients", type=click.IntRange(1, 200), default=16, show_default=True, metavar="N")
 @click.option("--many", type=click.IntRange(1), default=10_000, show_default=True, metavar="N", help="In bulk.")
-@_database_option
+@database_option
 @json_option
 @click.pass_obj
 def enqueue(
@@ -132,18 +93,18 @@ def enqueue(
     enqueue_many. The other side writes the same row into a table of the same columns and indexes.
     """
     phases = 2 if jobs < 1000 else 4
-    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
+    with measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
         found = enqueues.measure(place, jobs=jobs, rounds=rounds, clients=clients, many=many, phases=phases, say=say)
-    _tell(found, rules.enqueue_means(found), tables.of_enqueue(found), as_json=as_json)
+    tell(found, rules.enqueue_means(found), tables.of_enqueue(found), as_json=as_json)
 
 
 @bench.command()
 @click.option("--events", type=click.IntRange(1), default=2000, show_default=True, metavar="N")
-@_rounds_option
+@rounds_option
 @click.option("--many", type=click.IntRange(1), default=10_000, show_default=True, metavar="N", help="In bulk.")
 @click.option("--drained", type=click.IntRange(600), default=100_000, show_default=True, metavar="N", help="To drain.")
 @click.option("--nats", metavar="URL", help="A NATS server to publish to; by default one is started, if there is one.")
-@_database_option
+@database_option
 @json_option
 @click.pass_obj
 def outbox(
@@ -163,17 +124,45 @@ def outbox(
     writes the same row into a table of the same columns and indexes.
     """
     with (
-        _measuring(session, database, as_json=as_json) as (site, say),
+        measuring(session, database, as_json=as_json) as (site, say),
         places.place(site) as place,
         delivery.broker(nats, place.folder) as url,
     ):
         found = outboxes.measure(place, events=events, rounds=rounds, many=many, drained=drained, nats=url, say=say)
-    _tell(found, rules.outbox_means(found), tables.of_outbox(found), as_json=as_json)
+    tell(found, rules.outbox_means(found), tables.of_outbox(found), as_json=as_json)
+
+
+@bench.command()
+@click.option("--schedules", "count", type=click.IntRange(1), default=10_000, show_default=True, metavar="N")
+@rounds_option
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="To watch an idle worker.",
+)
+@click.option("--slots", type=click.IntRange(1), default=60, show_default=True, metavar="N", help="A second apart.")
+@database_option
+@json_option
+@click.pass_obj
+def schedules(
+    session: Session, /, count: int, rounds: int, seconds: float, slots: int, database: str | None, as_json: bool
+) -> None:
+    """Fire many schedules at once, and none.
+
+    What an idle worker costs beside schedules that are not due, against one with none; how long it takes until all are
+    enqueued that are due at one moment, with one worker and with two; how late jobs start. Needs Linux.
+    """
+    with measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
+        found = schedule_measures.measure(place, schedules=count, rounds=rounds, seconds=seconds, slots=slots, say=say)
+    tell(found, rules.schedules_means(found), tables.of_schedules(found), as_json=as_json)
 
 
 @bench.command()
 @click.option("--samples", type=click.IntRange(1), default=300, show_default=True, metavar="N")
-@_database_option
+@database_option
 @json_option
 @click.pass_obj
 def latency(session: Session, /, samples: int, database: str | None, as_json: bool) -> None:
@@ -181,16 +170,16 @@ def latency(session: Session, /, samples: int, database: str | None, as_json: bo
 
     One job at a time, on an idle worker process with default settings.
     """
-    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
+    with measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
         found = latencies.measure(place, samples=samples, say=say)
-    _tell(found, rules.latency_means(found), tables.of_latency(found), as_json=as_json)
+    tell(found, rules.latency_means(found), tables.of_latency(found), as_json=as_json)
 
 
 @bench.command()
-@_jobs_option(30_000)
+@jobs_option(30_000)
 @click.option("--seconds", type=click.FloatRange(0.1), default=60.0, show_default=True, metavar="S")
 @click.option("--share", type=click.FloatRange(0.01, 1.0), default=0.6, show_default=True, metavar="S")
-@_database_option
+@database_option
 @json_option
 @click.pass_obj
 def sustained(
@@ -200,18 +189,18 @@ def sustained(
 
     First --jobs jobs are worked off to see how fast the worker is; then jobs come in at a --share of that.
     """
-    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
+    with measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
         found = sustains.measure(place, jobs=jobs, seconds=seconds, share=share, say=say)
-    _tell(found, rules.sustained_means(found), tables.of_sustained(found), as_json=as_json)
+    tell(found, rules.sustained_means(found), tables.of_sustained(found), as_json=as_json)
 
 
 @bench.command()
-@_jobs_option(50_000)
-@_rounds_option
+@jobs_option(50_000)
+@rounds_option
 @click.option(
     "--scale", type=click.FloatRange(0.0001, 10), default=1.0, show_default=True, help="Of the sizes: 0.1 is a tenth."
 )
-@_database_option
+@database_option
 @json_option
 @click.pass_obj
 def growth(session: Session, /, jobs: int, rounds: int, scale: float, database: str | None, as_json: bool) -> None:
@@ -222,12 +211,12 @@ def growth(session: Session, /, jobs: int, rounds: int, scale: float, database: 
     --scale 0.1 first.
     """
     with (
-        _measuring(session, database, as_json=as_json) as (site, say),
+        measuring(session, database, as_json=as_json) as (site, say),
         places.place(site) as empty,
         places.place(site) as grown,
     ):
         found = growths.measure(empty, grown, jobs=jobs, rounds=rounds, scale=scale, say=say)
-    _tell(found, rules.growth_means(found), tables.of_growth(found), as_json=as_json)
+    tell(found, rules.growth_means(found), tables.of_growth(found), as_json=as_json)
 
 
 @bench.command()
@@ -248,7 +237,7 @@ def growth(session: Session, /, jobs: int, rounds: int, scale: float, database: 
     metavar="N",
     help="Then run so many; look at memory.",
 )
-@_database_option
+@database_option
 @json_option
 @click.pass_obj
 def idle(session: Session, /, seconds: float, settling: float, jobs: int, database: str | None, as_json: bool) -> None:
@@ -257,13 +246,13 @@ def idle(session: Session, /, seconds: float, settling: float, jobs: int, databa
     Statements, processor time and memory of the worker and its keeper. Needs Linux and, for the statements, a database
     that nobody else uses meanwhile.
     """
-    with _measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
+    with measuring(session, database, as_json=as_json) as (site, say), places.place(site) as place:
         found = idles.measure(place, jobs=jobs, seconds=seconds, settling=settling, say=say)
-    _tell(found, rules.idle_means(found), tables.of_idle(found), as_json=as_json)
+    tell(found, rules.idle_means(found), tables.of_idle(found), as_json=as_json)
 
 
 @bench.command()
-@_database_option
+@database_option
 @json_option
 @click.pass_obj
 def clean(session: Session, /, database: str | None, as_json: bool) -> None:
@@ -280,50 +269,3 @@ def clean(session: Session, /, database: str | None, as_json: bool) -> None:
             click.echo(f"dropped {name}")
     else:
         click.echo("nothing to clean up")
-
-
-# --- running
-
-
-@contextmanager
-def _measuring(session: Session, database: str | None, *, as_json: bool) -> Iterator[tuple[Site, Say]]:
-    """A server to measure on and somebody to tell how far we are; what is ours is gone at the end."""
-    before = signal.signal(signal.SIGTERM, _terminated)
-    try:
-        with _progress(quiet=as_json) as say:
-            say("preparing the database")
-            with places.site(database or session.database) as site:
-                yield site, say
-                say("cleaning up")
-    except KeyboardInterrupt:
-        click.echo("kept: interrupted; nothing is left behind", err=True)
-        sys.exit(INTERRUPTED)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(TERMINATED)
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Say]:
-    """On a terminal, a line that says what is being done."""
-    console = Console(stderr=True)
-    if quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    with console.status("") as status:
-        yield status.update
-
-
-# --- telling
-
-
-def _tell(found: msgspec.Struct, means: str, table: Table, *, as_json: bool) -> None:
-    if as_json:
-        echo_json({**msgspec.to_builtins(found), "meaning": means})
-        return
-    echo_table(table.columns, table.rows, right=table.columns[1:])
-    click.echo()
-    click.echo(click.wrap_text(means, width=100))

@@ -22,28 +22,36 @@ select s.id, s.revision, s.name, s.cron, extract(epoch from s.every)::float8, s.
 -- Everything that was decided, in one statement: the slots on record, their jobs, and where each schedule stands now. Only
 -- for schedules nobody else has changed since; those that somebody is changing right now are passed by. Tells where jobs
 -- came to be that are due, by lane and priority.
+--
+-- Each step finds the rows of the one before by index, by position or by hash: a worker's connection joins in nested
+-- loops only, and a loop over two lists takes as long as one is times the other. "= any(array[…])" is "=" that no
+-- plan can turn round to read the whole table, and "coalesce" keeps it off the index of what is due.
 with mine as materialized (
-  select s.id, s.last_slot, s.queued_slot from kept.schedule s
-    join unnest(%(ids)s::int[], %(revisions)s::int[]) w(id, revision) on w.id = s.id and w.revision = s.revision
-   where s.paused_at is null and s.retired_at is null
-     for update of s skip locked
+  select w.*, s.last_slot as last_before, s.queued_slot as queued_before
+    from unnest(%(ids)s::int[], %(revisions)s::int[], %(last_slots)s::timestamptz[], %(next_slots)s::timestamptz[],
+                %(queued_slots)s::timestamptz[], %(looks)s::timestamptz[], %(firsts)s::int[], %(lasts)s::int[])
+         with ordinality w(id, revision, last_slot, next_slot, queued_slot, look_at, first, last, ord)
+   cross join lateral (
+          select s.last_slot, s.queued_slot from kept.schedule s
+           where s.id = w.id and s.revision = w.revision and coalesce(s.paused_at, s.retired_at) is null
+             for update skip locked) s
 ), moved as (
   update kept.schedule s
-     set last_slot = w.last_slot, next_slot = w.next_slot, queued_slot = w.queued_slot, look_at = w.look_at,
+     set last_slot = m.last_slot, next_slot = m.next_slot, queued_slot = m.queued_slot, look_at = m.look_at,
          revision = s.revision + 1
-    from unnest(%(ids)s::int[], %(last_slots)s::timestamptz[], %(next_slots)s::timestamptz[],
-                %(queued_slots)s::timestamptz[], %(looks)s::timestamptz[]) w(id, last_slot, next_slot, queued_slot, look_at)
-   where s.id = w.id and s.id in (select id from mine) and s.last_slot <= w.last_slot
-  returning s.id, s.name, s.lane, s.priority, s.payload
+    from mine m
+   where s.id = any(array[m.id]) and s.last_slot <= m.last_slot
+  returning s.id, s.name, s.lane, s.priority, s.payload, m.first, m.last, m.ord, m.last_before, m.queued_before
 ), decided as materialized (
-  select m.*, o.slot, o.state, o.reason, o.missed, o.due_at,
+  select m.id, m.name, m.lane, m.priority, m.payload, o.slot, o.state, o.reason, o.missed, o.due_at,
          case when o.state = 'fired' then nextval('kept.job_id_seq') end as job
-    from unnest(%(schedules)s::int[], %(slots)s::timestamptz[], %(states)s::text[], %(reasons)s::text[],
-                %(missed)s::int[], %(due_at)s::timestamptz[]) with ordinality
-         o(schedule, slot, state, reason, missed, due_at, ord)
-    join moved m on m.id = o.schedule
-    join mine b on b.id = m.id and (o.slot > b.last_slot or o.slot = b.queued_slot)
-   order by o.ord
+    from moved m
+   cross join lateral unnest(
+          (%(slots)s::timestamptz[])[m.first:m.last], (%(states)s::text[])[m.first:m.last],
+          (%(reasons)s::text[])[m.first:m.last], (%(missed)s::int[])[m.first:m.last],
+          (%(due_at)s::timestamptz[])[m.first:m.last]) with ordinality o(slot, state, reason, missed, due_at, ord)
+   where o.slot > m.last_before or o.slot = m.queued_before
+   order by m.ord, o.ord
 ), recorded as (
   -- A slot that waited for its turn is on record already; no other can be.
   insert into kept.occurrence as r (schedule, slot, state, reason, missed, job, recorded_at)
@@ -60,8 +68,8 @@ with mine as materialized (
                            to_char(d.slot at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
          d.payload, case when l.ordered then '#' || d.job end
     from decided d
-    join recorded r on r.job = d.job
-    join kept.lane l on l.id = d.lane
+    join kept.lane l on l.id = any(array[d.lane])
+   where (d.job in (select job from recorded)) is true   -- a join would be a loop in a loop
   returning lane, priority, ready
 ), begun as (
   select lane, priority, count(*) as jobs from enqueued where ready group by lane, priority

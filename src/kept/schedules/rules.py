@@ -97,7 +97,9 @@ def is_left_out(day: date, blackout: Iterable[str]) -> bool:
 
 def decide(schedule: Standing, now: datetime) -> Decision:
     """What becomes of every slot up to *now*, and where the schedule stands then."""
-    come, missed = _come(schedule, now)
+    first = next_slot(schedule.table, schedule.last_slot)
+    second = next_slot(schedule.table, first) if first is not None and first <= now else None
+    come, missed = _come(schedule, now, first, second)
     waiting = [*([] if schedule.queued_slot is None else [schedule.queued_slot]), *come]  # first come
     queued = None
     match schedule.terms.overlap:
@@ -114,17 +116,25 @@ def decide(schedule: Standing, now: datetime) -> Decision:
     elif missed:
         decided = [structs.replace(each, missed=missed) if each.at == come[0] else each for each in decided]
     last = max((schedule.last_slot, *(each.at for each in decided)))
-    coming = next_slot(schedule.table, last)
+    # Looking for a slot is what a decision costs, so none is looked for twice.
+    known = {schedule.last_slot: first, first: second}
+    coming = known[last] if last in known else next_slot(schedule.table, last)
     look_at = coming if queued is None else min(coming or now + AGAIN, now + AGAIN)
     return Decision(tuple(decided), last, coming, queued, look_at)
 
 
-def _come(schedule: Standing, now: datetime) -> tuple[list[datetime], int]:
+def _come(
+    schedule: Standing, now: datetime, first: datetime | None, second: datetime | None
+) -> tuple[list[datetime], int]:
     """The slots that are to fire by the misfire policy, and how many others came."""
+    if first is None or first > now:
+        return [], 0
     terms, after = schedule.terms, schedule.last_slot
     within = ON_TIME if terms.misfire == "skip" else terms.within
     floor = after if within is None else max(after, now - within - EARLIEST)
-    come = latest(schedule.table, floor, now, terms.most if terms.misfire == "all" else 1) if floor < now else []
+    if second is None or second > now:  # one has come, as mostly
+        return ([first], 0) if first > floor else ([], 1)
+    come = latest(schedule.table, floor, now, terms.most if terms.misfire == "all" else 1)
     before = come[0] - EARLIEST if come else now
     missed = sum(1 for _ in islice(slots(schedule.table, after, before), MOST_COUNTED))
     return come, missed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -115,7 +116,8 @@ def _finished(
 
 def fire_params(decided: Sequence[tuple[Standing, Decision]]) -> dict[str, object]:
     """Decisions as the statement ``fire`` takes them."""
-    slots = [(standing.id, slot) for standing, decision in decided for slot in decision.slots]
+    slots = [slot for _, decision in decided for slot in decision.slots]
+    lasts = list(accumulate(len(decision.slots) for _, decision in decided))  # where those of each schedule end
     return {
         "ids": array([standing.id for standing, _ in decided]),
         "revisions": array([standing.revision for standing, _ in decided]),
@@ -123,10 +125,11 @@ def fire_params(decided: Sequence[tuple[Standing, Decision]]) -> dict[str, objec
         "next_slots": array([decision.next_slot for _, decision in decided]),
         "queued_slots": array([decision.queued_slot for _, decision in decided]),
         "looks": array([decision.look_at for _, decision in decided]),
-        "schedules": array([id for id, _ in slots]),
-        "slots": array([slot.at for _, slot in slots]),
-        "states": array([slot.state for _, slot in slots]),
-        "reasons": array([slot.reason for _, slot in slots]),
-        "missed": array([slot.missed for _, slot in slots]),
-        "due_at": array([slot.due_at for _, slot in slots]),
+        "firsts": array([end - len(decision.slots) + 1 for end, (_, decision) in zip(lasts, decided, strict=True)]),
+        "lasts": array(lasts),
+        "slots": array([slot.at for slot in slots]),
+        "states": array([slot.state for slot in slots]),
+        "reasons": array([slot.reason for slot in slots]),
+        "missed": array([slot.missed for slot in slots]),
+        "due_at": array([slot.due_at for slot in slots]),
     }
