@@ -28,7 +28,7 @@ def test_runs_are_listed_newest_first_with_their_counters(kept, conn):
     record(conn, counters='{"swept": 3, "kept": 1.5}', ago="1 h")
     record(conn, "remind", "failed", code="timeout", error="slow", ago="1 min")
     head, *lines = kept("runs", "list").out.splitlines()
-    assert head.split() == ["id", "name", "state", "started", "took", "worker", "counters", "code"]
+    assert head.split() == ["id", "name", "state", "slot", "started", "took", "worker", "counters", "code"]
     assert [line.split()[1:3] for line in lines] == [["remind", "failed"], ["sweep", "done"]]
     assert "kept 1.5, swept 3" in lines[1]
     assert lines[0].endswith("timeout")
@@ -97,7 +97,7 @@ def module(monkeypatch, database) -> str:
 def test_a_tick_tells_of_every_runner_and_one_that_fails_does_not_stop_the_others(kept, module, conn):
     said = kept("tick", module, "--items", "5")
     lines = {line.partition(":")[0]: line for line in said.out.splitlines()}
-    assert list(lines) == ["reclaim", "promote", "upkeep", "jobs", "bad", "good", "idle"]
+    assert list(lines) == ["reclaim", "promote", "schedules", "upkeep", "jobs", "bad", "good", "idle"]
     assert said.code == 1
     assert "error: zero_division_error: ZeroDivisionError: division by zero" in lines["bad"]
     assert lines["good"].startswith("good: sent 5 in ")
@@ -129,7 +129,7 @@ def test_a_tick_in_the_order_asked_for(kept, module):
 def test_an_unknown_runner_is_misconfiguration_that_lists_what_there_is(kept, module):
     said = kept("tick", module, KEPT_TICK_RUNNERS="jobs,invoiceReminders")
     assert said.code == 2
-    known = "reclaim, promote, upkeep, jobs, bad, good, idle"
+    known = "reclaim, promote, schedules, upkeep, jobs, bad, good, idle"
     assert said.err == f"kept: no runner is called 'invoiceReminders'; there are: {known}\n"
 
 

@@ -131,6 +131,8 @@ def samples() -> list[Signal]:
         signals.TaskUnknown(queue="mail", task="gone"),
         signals.EventSeen(consumer="mailer", answer="first"),
         signals.Figures(lanes=[signals.Waiting("mail", "send", 3, 0.5)], live=2, expired=1),
+        signals.ScheduleFigures(active=3, paused=1, retired=0, late=1, lateness=90.5),
+        signals.RunFigures(succeeded=[("nightly", 1.7e9)]),
         signals.Warned(code="default_partition", message="the default partition holds rows"),
     ]
     ways = [settled(state) for state in STATES] + [settled("pending", charged=False)]

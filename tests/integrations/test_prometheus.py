@@ -308,6 +308,8 @@ def test_the_documented_table_is_what_is_exposed(documented: Callable[[str], lis
         signals.JobsReclaimed(worker="u", name="w", reason="expired", jobs=5, failed=1),
         signals.WorkerStarted(worker="a", name="w1", queues=None, tasks=("send",), concurrency=10),
         FIGURES,
+        signals.ScheduleFigures(active=3, paused=1, retired=0, late=1, lateness=90.5),
+        signals.RunFigures(succeeded=[("nightly", 1.7e9)]),
         signals.EventsSent(
             sink="nats",
             subscription="publish",
@@ -364,3 +366,23 @@ def test_a_counter_never_falls() -> None:
     metrics(ran("sweep", swept=5))
     metrics(ran("sweep", swept=-3))
     assert value(metrics, "kept_run_counter_total", name="sweep", counter="swept") == 5
+
+
+def test_schedules_are_shown_by_state_with_how_late_they_are() -> None:
+    metrics = Metrics()
+    assert value(metrics, "kept_schedules_late") is None
+    metrics(signals.ScheduleFigures(active=3, paused=1, retired=2, late=1, lateness=90.5))
+
+    assert [value(metrics, "kept_schedules", state=state) for state in ("active", "paused", "retired")] == [3, 1, 2]
+    assert value(metrics, "kept_schedules_late") == 1
+    assert value(metrics, "kept_schedule_lateness_seconds") == 90.5
+
+
+def test_the_last_success_is_the_newest_that_the_database_or_this_process_knows() -> None:
+    metrics = Metrics()
+    metrics(signals.RunFigures(succeeded=[("nightly", 1.7e9), ("sweep", 9e9)]))
+    for name in ("nightly", "sweep"):
+        metrics(signals.RunFinished(name=name, run=1, state="done", duration=0.1, counters={}, code=None, message=None))
+
+    assert value(metrics, "kept_run_last_success_timestamp_seconds", name="sweep") == 9e9
+    assert value(metrics, "kept_run_last_success_timestamp_seconds", name="nightly") > 1.7e9

@@ -57,5 +57,7 @@ def test_the_function_stays_as_it_is_and_the_context_is_found_by_its_type(app):
 def test_an_unknown_runner_stops_the_start(database):
     app = App(database, settings=Settings(tick_runners=("jobs", "classesBilling")))
     app.runner("sweep")(lambda: None)
-    with pytest.raises(Misconfigured, match="'classesBilling'; there are: reclaim, promote, upkeep, jobs, sweep"):
+    with pytest.raises(
+        Misconfigured, match="'classesBilling'; there are: reclaim, promote, schedules, upkeep, jobs, sweep"
+    ):
         app.worker()
