@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 import psycopg
 
 from kept import App, Context, cron, every
-from kernel import row, rows
 from support import Clock, aeventually
 
 
