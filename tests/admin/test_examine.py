@@ -56,3 +56,20 @@ def test_a_role_that_may_not_look_knows_what_it_does_not_see(role, conn, databas
         other.execute(f"set role {role}")
         facts = collect(other, "kept", 2)
     assert facts.hidden_sessions >= 1
+
+
+def test_a_schedule_whose_last_three_jobs_failed_is_noticed(conn):
+    conn.execute(
+        """insert into kept.schedule (name, origin, every, zone, anchor, misfire, most, overlap, lane, payload,
+                                     last_slot)
+           select name, 'added', '1h', 'UTC', kept.now(), 'once', 1, 'skip', kept.lane_id('t', 'q'), '{}', kept.now()
+             from unnest('{bad,new,mended}'::text[]) name;
+           insert into kept.occurrence (schedule, slot, state, job, recorded_at, outcome, code)
+           select s.id, kept.now() + n * interval '1h', 'fired', n, kept.now(),
+                  case when s.name = 'mended' and n = 4 then 'done' else 'failed' end, 'boom ' || n
+             from kept.schedule s, generate_series(1, 4) n
+            where s.name <> 'new' or n < 3"""
+    )
+    facts = collect(conn, "kept", 2)
+    assert [each.name for each in facts.schedules] == ["bad", "mended", "new"]
+    assert [(each.name, each.code) for each in facts.failing] == [("bad", "boom 4")]

@@ -15,6 +15,8 @@ from kept.admin.model import Finding, LaneRow, WorkerRow
 from kept.archive.rules import Make
 from kept.outbox.inbox.model import ConsumerRow
 from kept.outbox.rows import SinkRow, SubscriptionRow
+from kept.schedules.model import Definition, Every, Target, Terms
+from kept.schedules.rows import Failing, ScheduleRow
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HEALTHY = Facts(
@@ -86,7 +88,7 @@ def test_a_sink_that_is_gone_is_a_problem():
 def test_the_healthy_are_told_so_in_every_matter():
     findings = rules.judge(HEALTHY)
     assert {finding.level for finding in findings} == {"ok"}
-    assert len(findings) == 12
+    assert len(findings) == 13
     assert not rules.is_sick(findings)
 
 
@@ -237,3 +239,49 @@ def test_an_unfit_schema_or_server_is_a_problem():
     finding = rules.unfit('schema "kept" is not set up', read_only=False)
     assert (finding.level, finding.message) == ("problem", 'Schema "kept" is not set up.')
     assert rules.is_sick([rules.unreachable("the database is not available: refused")])
+
+
+# --- schedules
+
+
+def schedule(name: str = "beat", **changes) -> ScheduleRow:
+    rule = Every(timedelta(hours=1))
+    target = Target(task="send", queue="mail", payload="{}")
+    plain = ScheduleRow(
+        id=1, revision=1, origin="added", definition=Definition(name=name, rule=rule, terms=Terms(), target=target),
+        anchor=NOW, last_slot=NOW, next_slot=NOW + timedelta(hours=1), queued_slot=None, paused_at=None,
+        retired_at=None, created_at=NOW, changed_at=NOW, last_fired=None, last_job=None, last_outcome=None,
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **changes)
+
+
+def told(level: str, *schedules: ScheduleRow, **changes) -> list[str]:
+    return codes(rules.judge(facts(schedules=schedules, **{"workers": (worker(),)} | changes)), level)
+
+
+def test_a_slot_that_nobody_fires_while_workers_live_is_a_problem():
+    assert told("problem", schedule(next_slot=NOW - timedelta(seconds=61))) == ["schedule_late"]
+    assert told("problem", schedule(next_slot=NOW - timedelta(seconds=59))) == []
+    assert told("problem", schedule(next_slot=NOW - timedelta(seconds=61), paused_at=NOW)) == []
+
+
+def test_late_schedules_without_any_worker_are_one_problem():
+    late = [schedule(name, next_slot=NOW - timedelta(hours=1)) for name in "abc"]
+    assert told("problem", *late, workers=()) == ["no_worker"]
+
+
+def test_a_schedule_whose_task_no_live_worker_declares_is_worth_a_warning():
+    assert told("warning", schedule(), workers=(worker(declared={"other": "d1"}),)) == ["schedule_unhandled"]
+    assert told("warning", schedule(), workers=()) == []
+
+
+def test_a_schedule_that_is_ahead_of_the_clock_is_worth_a_warning():
+    ahead = {"last_slot": NOW + timedelta(hours=1), "next_slot": NOW + timedelta(hours=2)}
+    assert told("warning", schedule(**ahead)) == ["schedule_ahead"]
+    assert told("warning", schedule()) == []
+
+
+def test_a_schedule_that_keeps_failing_is_worth_a_warning():
+    found = rules.judge(facts(failing=(Failing("beat", "boom", "no luck"),)))
+    assert codes(found, "warning") == ["schedule_failing"]
+    assert "Boom: no luck." in next(each.message for each in found if each.code == "schedule_failing")

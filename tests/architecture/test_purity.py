@@ -11,6 +11,8 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 
 NAMED = [
+    "kept.admin.findings",
+    "kept.admin.schedules",
     "kept.bench.tables",
     "kept.durations",
     "kept.redact",

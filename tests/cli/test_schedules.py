@@ -270,6 +270,9 @@ def test_they_are_listed_with_what_comes_and_how_it_went(kept, conn, app, clock)
     kept("schedules", "add", "later", *DAILY)
     clock.advance("61min")
     fire(app)
+    assert kept("schedules", "list").out.splitlines()[1].split()[-3:] == ["settled", "active", "declared"]
+    clock.advance("31s")  # by then somebody has looked how it ended
+    fire(app)
     head, first, second = kept("schedules", "list").out.splitlines()
     assert head.split() == ["schedule", "when", "task", "next", "last", "state", "origin"]
     assert first.split()[:4] == ["beat", "every", "1h", "beat"]

@@ -53,5 +53,16 @@ def test_status_as_json_has_stable_keys_and_says_what_is_late(kept, conn, clock:
     assert "has waited for 10min" in said.json["late"]
     assert 599 < said.json["oldest_due"] < 610
     recent = {"done_last_hour", "failed_last_hour", "failure_rate", "attempts_per_done"}
-    assert set(said.json) == {"due", "oldest_due", "parked", "running", "late", "lanes"} | recent
+    assert set(said.json) == {"due", "oldest_due", "parked", "running", "late", "lanes", "schedules"} | recent
     assert set(said.json["lanes"][0]) > {"queue", "task", "due"} | recent
+
+
+def test_status_tells_of_schedules_if_there_are_any(kept, clock: Clock):
+    kept("schedules", "add", "beat", "--every", "2h", "--task", "t")
+    kept("schedules", "add", "other", "--every", "1h", "--task", "t")
+    kept("schedules", "pause", "other")
+    assert "schedules: 1 active, 1 paused; next is beat, in 119min" in kept("status").out
+    clock.advance("123min")
+    assert "next is beat, 3min late" in kept("status").out
+    found = kept("status", "--json").json["schedules"]
+    assert (found["active"], found["paused"], found["next_name"]) == (1, 1, "beat")

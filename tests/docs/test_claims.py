@@ -23,8 +23,8 @@ DOCS = ROOT / "docs"
 # Pages whose blocks other tests run.
 FOLLOWED = {
     ROOT / "README.md",
-    *(DOCS / name for name in ("tutorial.md", "tasks.md", "outbox.md", "migrating-an-outbox.md", "operations.md")),
-    *(DOCS / name for name in ("inbox.md", "sinks/webhooks.md", "runners.md")),
+    *(DOCS / name for name in ("tutorial.md", "tasks.md", "schedules.md", "runners.md", "operations.md")),
+    *(DOCS / name for name in ("outbox.md", "migrating-an-outbox.md", "inbox.md", "sinks/webhooks.md")),
 }
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -39,6 +39,7 @@ def perform(block: Block, module: ModuleType, database: str) -> None:
     ("page", "least"),
     [
         ("tasks.md", 20),
+        ("schedules.md", 8),
         ("outbox.md", 5),
         ("migrating-an-outbox.md", 3),
         ("operations.md", 2),

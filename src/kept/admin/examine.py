@@ -13,13 +13,16 @@ from kept.db.queries import Queries, load
 from kept.db.tx import Steps, SyncConnection, run
 from kept.outbox import log
 from kept.outbox.inbox import store as inbox
+from kept.schedules import catalogue, overview
 
 LONG_TRANSACTION = 60.0  # seconds: shorter ones are not worth naming
+FAILURES = 3  # in a row are no accident
 
 
 def collect(conn: SyncConnection, schema: str, migrations: int, local: Callable[[], float] = time.time) -> Facts:
     """Look at everything once; changes nothing. *local* is this machine's clock."""
     sql, outbox = load("kept.admin", schema), load("kept.outbox", schema)
+    schedules = load("kept.schedules", schema)
     server = run(conn, _server(sql))
     dead, alive = run(conn, _dead_rows(sql))
     return Facts(
@@ -39,6 +42,8 @@ def collect(conn: SyncConnection, schema: str, migrations: int, local: Callable[
         subscriptions=tuple(run(conn, log.list_subscriptions(outbox))),
         sinks=tuple(run(conn, log.list_sinks(outbox))),
         consumers=tuple(run(conn, inbox.consumers(load("kept.outbox.inbox", schema)))),
+        schedules=tuple(run(conn, catalogue.list_schedules(schedules, retired=False))),
+        failing=tuple(run(conn, overview.failing(schedules, FAILURES))),
     )
 
 

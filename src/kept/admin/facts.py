@@ -10,6 +10,7 @@ from kept.admin.model import LaneRow, WorkerRow
 from kept.archive.rules import Make
 from kept.outbox.inbox.model import ConsumerRow
 from kept.outbox.rows import SinkRow, SubscriptionRow
+from kept.schedules.rows import Failing, ScheduleRow
 
 
 class Server(Struct, frozen=True):
@@ -57,3 +58,5 @@ class Facts(Struct, frozen=True, kw_only=True):
     subscriptions: tuple[SubscriptionRow, ...] = ()
     sinks: tuple[SinkRow, ...] = ()
     consumers: tuple[ConsumerRow, ...]
+    schedules: tuple[ScheduleRow, ...] = ()
+    failing: tuple[Failing, ...] = ()  # schedules whose last jobs failed

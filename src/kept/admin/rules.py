@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from kept.admin.facts import Facts
+from kept.admin.findings import are as _are
+from kept.admin.findings import count as _count
+from kept.admin.findings import join as _and
+from kept.admin.findings import ok as _ok
+from kept.admin.findings import problem as _problem
+from kept.admin.findings import sentence as _sentence
+from kept.admin.findings import warning as _warning
 from kept.admin.model import Finding, LaneRow, WorkerRow
+from kept.admin.schedules import schedules
 from kept.outbox.rows import SinkRow
 
 MOST_OFFSET = 2.0  # seconds between two clocks
@@ -32,6 +40,7 @@ def judge(facts: Facts) -> list[Finding]:
         *service(facts),
         *declarations(facts),
         *events(facts),
+        *schedules(facts),
     ]
 
 
@@ -306,34 +315,6 @@ def _sink(sink: SinkRow) -> list[Finding]:
             return [_problem("sink_disabled", f"Sink {sink.name} is disabled. {said}", advice)]
         case _:
             return []
-
-
-def _ok(code: str, message: str) -> Finding:
-    return Finding("ok", code, message)
-
-
-def _warning(code: str, message: str, advice: str) -> Finding:
-    return Finding("warning", code, message, advice)
-
-
-def _problem(code: str, message: str, advice: str) -> Finding:
-    return Finding("problem", code, message, advice)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
-
-
-def _and(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def _due(number: int) -> str:

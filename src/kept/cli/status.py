@@ -12,7 +12,10 @@ from kept.admin.model import LaneRow, Recent, Status
 from kept.cli.lanes import paused
 from kept.cli.main import FAILED, OK, Session
 from kept.cli.show import as_dict, as_duration, brief, count, echo_json, echo_table, json_option
+from kept.db.queries import load as load_queries
 from kept.durations import render
+from kept.schedules import overview
+from kept.schedules.rows import Summary
 from kept.showable import escape
 
 
@@ -31,11 +34,12 @@ def status(session: Session, /, max_age: timedelta | None, as_json: bool) -> Non
     """
     with session.desk() as desk:
         found = desk.ask(store.status(desk.sql))
+        schedules = desk.ask(overview.summary(load_queries("kept.schedules", desk.schema)))
     late = _late(found, max_age)
     if as_json:
-        echo_json(_as_json(found, late))
+        echo_json(_as_json(found, late) | {"schedules": as_dict(schedules)})
     else:
-        _tell(found)
+        _tell(found, schedules)
     if late is not None:
         click.echo(f"kept: {late}", err=True)
     sys.exit(OK if late is None else FAILED)
@@ -50,17 +54,28 @@ def _late(found: Status, max_age: timedelta | None) -> str | None:
     return f"the oldest due job of {escape(oldest.name)} has waited for {waited}, longer than {render(max_age)}"
 
 
-def _tell(found: Status) -> None:
+def _tell(found: Status, schedules: Summary) -> None:
     recent, oldest = found.recent, found.oldest
     waiting = f", the oldest for {brief(oldest.oldest_due)}" if oldest else ""
     due = f"{count(found.due, 'job')} due{waiting}"
     click.echo(f"{due}; {found.parked} parked, {found.running} running")
     click.echo(f"last hour: {recent.done} done, {recent.failed} failed{_rates(recent)}")
+    if schedules.total:
+        click.echo(_schedules(schedules))
     if not found.lanes:
         return
     numbers = ("due", "oldest", "parked", "running", "done/h", "failed/h", "failing", "attempts/done")
     click.echo()
     echo_table(("queue", "task", *numbers, "paused"), [_row(*each) for each in found.lanes], right=numbers)
+
+
+def _schedules(found: Summary) -> str:
+    states = {"active": found.active, "paused": found.paused, "ended": found.ended, "retired": found.retired}
+    told = ", ".join(f"{number} {state}" for state, number in states.items() if number)
+    if found.next_name is None or found.next_in is None:
+        return f"schedules: {told}"
+    when = f"in {brief(found.next_in)}" if found.next_in >= 0 else f"{brief(-found.next_in)} late"
+    return f"schedules: {told}; next is {escape(found.next_name)}, {when}"
 
 
 def _rates(recent: Recent) -> str:

@@ -235,7 +235,7 @@ select s.id, s.revision, s.name, s.origin, s.owner, s.description, s.cron, extra
        extract(epoch from s.within)::float8, s.overlap, l.task, l.queue, s.priority, s.payload::text, s.last_slot,
        s.next_slot, s.queued_slot, s.paused_at, s.retired_at, s.created_at, s.changed_at,
        o.slot as last_fired, o.job as last_job,
-       case when o.job is not null then coalesce(o.outcome, live.state, h.state, 'unknown') end as last_outcome
+       case when o.job is not null then coalesce(o.outcome, live.state, 'settled') end as last_outcome
   from kept.schedule s
   join kept.lane l on l.id = s.lane
   left join lateral (select r.slot, r.job, r.outcome from kept.occurrence r
@@ -243,8 +243,6 @@ select s.id, s.revision, s.name, s.origin, s.owner, s.description, s.cron, extra
                       order by r.slot desc limit 1) o on true
   left join lateral (select case when j.worker is null then 'pending' else 'running' end as state
                        from kept.job j where j.id = o.job and o.outcome is null) live on true
-  left join lateral (select f.state from kept.find_settled(o.job) f
-                      where o.job is not null and o.outcome is null and live.state is null) h on true
  where (%(name)s::text is null or s.name = %(name)s::text)
    and (%(task)s::text is null or l.task = %(task)s::text)
    and (%(origin)s::text is null or s.origin = %(origin)s::text)
