@@ -23,10 +23,11 @@ select s.id, s.revision, s.name, s.cron, extract(epoch from s.every)::float8, s.
 -- for schedules nobody else has changed since; those that somebody is changing right now are passed by. Tells where jobs
 -- came to be that are due, by lane and priority.
 with mine as materialized (
-  select s.id, s.last_slot, s.queued_slot from kept.schedule s
-    join unnest(%(ids)s::int[], %(revisions)s::int[]) w(id, revision) on w.id = s.id and w.revision = s.revision
-   where s.paused_at is null and s.retired_at is null
-     for update of s skip locked
+  select b.* from unnest(%(ids)s::int[], %(revisions)s::int[]) w(id, revision)
+   cross join lateral (   -- a look-up for each: a join, or the condition of schedule_look, would read every schedule
+          select s.id, s.last_slot, s.queued_slot from kept.schedule s
+           where s.id = w.id and s.revision = w.revision and coalesce(s.paused_at, s.retired_at) is null
+             for update skip locked) b
 ), moved as (
   update kept.schedule s
      set last_slot = w.last_slot, next_slot = w.next_slot, queued_slot = w.queued_slot, look_at = w.look_at,
@@ -76,12 +77,13 @@ select null, null, (select count(*) from moved), null
 
 
 -- name: settled
--- Open occurrences whose job lives no more, after `after`.
-select o.id, o.job
+-- Open occurrences whose job lives no more, after the one of `schedule` and `job`: in the order of occurrence_open, which
+-- holds the open ones alone.
+select o.id, o.schedule, o.job
   from kept.occurrence o
- where o.job is not null and o.outcome is null and o.id > %(after)s::bigint
+ where o.job is not null and o.outcome is null and (o.schedule, o.job) > (%(schedule)s::int, %(job)s::bigint)
    and not exists (select from kept.job j where j.id = o.job)
- order by o.id
+ order by o.schedule, o.job
  limit %(most)s::int
 
 
