@@ -291,7 +291,7 @@ async def test_a_schema_of_another_name_fires_too(empty_database: str) -> None:
     with psycopg.connect(empty_database, autocommit=True) as conn:
         migrate.apply(conn, "other")
         sql = catalogue_sql("other")
-        soon = datetime.now().astimezone() - HOUR  # noqa: DTZ005  # only so that the first slot is a second away
+        soon = datetime.now().astimezone() - HOUR  # only so that the first slot is a second away
         run(conn, catalogue.add(sql, definition(rule=every("1s"), start=soon), who="test"))
         async with firings(empty_database, schema="other") as (worker,):
             await aeventually(

@@ -84,12 +84,13 @@ select null, null, (select count(*) from moved), null
 
 
 -- name: settled
--- Open occurrences whose job lives no more, after `after`.
-select o.id, o.job
+-- Open occurrences whose job lives no more, after the one of `schedule` and `job`: in the order of occurrence_open, which
+-- holds the open ones alone.
+select o.id, o.schedule, o.job
   from kept.occurrence o
- where o.job is not null and o.outcome is null and o.id > %(after)s::bigint
+ where o.job is not null and o.outcome is null and (o.schedule, o.job) > (%(schedule)s::int, %(job)s::bigint)
    and not exists (select from kept.job j where j.id = o.job)
- order by o.id
+ order by o.schedule, o.job
  limit %(most)s::int
 
 

@@ -83,9 +83,9 @@ class Firing:
 
     async def look_after(self, who: str) -> list[str]:
         """Copy what became of jobs; retire schedules that nobody declares any more, and name them."""
-        after = 0
-        while rows := await self.link.rows(self._sql["settled"], {"after": after, "most": CLOSE_BATCH}):
-            after = rows[-1][0]
+        after = {"schedule": 0, "job": 0}
+        while rows := await self.link.rows(self._sql["settled"], {**after, "most": CLOSE_BATCH}):
+            _, after["schedule"], after["job"] = rows[-1]
             for row in await self.link.rows(self._sql["close"], {"ids": array([row[0] for row in rows])}):
                 self._signals.report(_finished(*row))
         rows = await self.link.rows(self._sql["undeclared"], {"grace": GRACE, "who": who})
