@@ -245,6 +245,6 @@ def test_schedules_say_what_they_cost_and_how_fast_they_fire(here, whose):
     said = schedules_means(found)
     assert "Beside 10,000 schedules none of which is due, an idle worker takes 0.41 % of a core" in said
     assert whose in said
-    assert "-0.02 more than with none" in said
+    assert "-0.02 against a worker with none" in said
     assert "within 0.84 s (one worker), 0.70 s (2 workers), each slot once" in said
     assert "a job starts 2.0 ms after its slot, 99 of 100 within 6.0 ms" in said
