@@ -23,7 +23,10 @@ DOCS = ROOT / "docs"
 # Pages whose blocks other tests run.
 FOLLOWED = {
     ROOT / "README.md",
-    *(DOCS / name for name in ("tutorial.md", "tasks.md", "schedules.md", "outbox.md", "migrating-an-outbox.md", "operations.md")),
+    *(
+        DOCS / name
+        for name in ("tutorial.md", "tasks.md", "schedules.md", "outbox.md", "migrating-an-outbox.md", "operations.md")
+    ),
     *(DOCS / name for name in ("inbox.md", "sinks/webhooks.md")),
 }
 
