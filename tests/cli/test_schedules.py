@@ -168,6 +168,7 @@ def test_an_edit_changes_what_is_given_and_nothing_else(kept):
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
     assert (after["cron"], after["queue"]) == ("0 7 * * *", "slow")
     assert [each["what"] for each in after["changes"]] == ["edited", "added"]
+    assert "rule: 0 6 * * * Europe/Berlin -> 0 7 * * * Europe/Berlin" in after["changes"][0]["detail"]
 
 
 def test_terms_can_be_cleared_and_a_zone_can_be_changed_alone(kept):

@@ -6,12 +6,15 @@ A line that must be refused carries a ``type: ignore`` with the error's code: my
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Any, assert_type
 from uuid import UUID
 
 import psycopg
 
-from kept import App, Call, Context, Defer, Event, Failure, Inbox, Job, Retry
+from kept import App, Call, Context, Defer, Event, Failure, Inbox, Job, Retry, cron, every
+from kept.schedules.rows import OccurrenceRow, ScheduleRow
+from kept.tasks import AsyncTask
 
 app = App("postgresql://localhost/app")
 
@@ -126,3 +129,58 @@ def emitting(conn: psycopg.Connection[Any], ctx: Context, event: Event[InvoiceCr
 async def emitting_in_async_code(conn: psycopg.AsyncConnection[Any]) -> None:
     assert_type(await app.aemit(InvoiceCreated(7), tx=conn), str)
     assert_type(await app.aemit_many([InvoiceCreated(7)], tx=conn), list[str])
+
+
+# --- schedules
+
+
+@app.schedule(cron("17 3 * * *", tz="America/Santiago"), queue="slow", retry=Retry(max_attempts=5), jitter="5m")
+async def cleanup(ctx: Context) -> str:
+    assert_type(ctx.slot, datetime | None)
+    assert_type(ctx.schedule, str | None)
+    return "clean"
+
+
+@app.schedule(every("1h"), name="hourly", blackout=[date(2026, 12, 24), "12-25"], overlap="queue")
+@app.task()
+def report(shop: int = 0) -> int:
+    return shop
+
+
+def scheduling() -> None:
+    assert_type(cleanup, AsyncTask[[], str])
+    assert_type(cleanup.enqueue(), Job[str])
+    assert_type(report.enqueue(shop=7), Job[int])
+    app.schedule(every("1h"), call=report.bind(7), name="report-7", start=datetime(2026, 1, 1, tzinfo=UTC))
+    app.schedule(cron("@daily"), call=report.using(priority=5).bind(8), misfire="all", most=3, overlap="allow")
+
+    app.schedule("@daily")  # type: ignore[call-overload]
+    app.schedule(every("1h"), call=report)  # type: ignore[call-overload]
+    app.schedule(every("1h"), call=report.bind(7), queue="slow")  # type: ignore[call-overload]
+    app.schedule(every("1h"), jitter=5)  # type: ignore[call-overload]
+    app.schedule(every("1h"), often=True)  # type: ignore[call-overload]
+    every(5)  # type: ignore[arg-type]
+    report.bind("seven")  # type: ignore[arg-type]
+
+
+def schedules_at_run_time(conn: psycopg.Connection[Any]) -> None:
+    schedules = app.schedules
+    assert_type(schedules.add("a", every("1h"), report.bind(7), owner="ops", within="6h", tx=conn), ScheduleRow)
+    assert_type(schedules.edit("a", rule=cron("@daily"), clear=["end"], by="ops"), ScheduleRow)
+    assert_type(schedules.pause("a", tx=conn), bool)
+    assert_type(schedules.resume("a"), bool)
+    assert_type(schedules.run_now("a"), int)
+    assert_type(schedules.get("a").next_slot, datetime | None)
+    assert_type(schedules.all(), list[ScheduleRow])
+    assert_type(schedules.occurrences("a", limit=5), list[OccurrenceRow])
+
+    schedules.add("a", "@daily", report.bind(7))  # type: ignore[arg-type]
+    schedules.add("a", every("1h"), report)  # type: ignore[arg-type]
+    schedules.add("a", every("1h"), report.bind(7), end="tomorrow")  # type: ignore[arg-type]
+
+
+async def schedules_in_async_code(conn: psycopg.AsyncConnection[Any]) -> None:
+    assert_type(await app.schedules.aadd("a", every("1h"), report.bind(7), tx=conn), ScheduleRow)
+    assert_type(await app.schedules.apause("a"), bool)
+    assert_type(await app.schedules.arun_now("a"), int)
+    await app.schedules.aremove("a")

@@ -22,6 +22,7 @@ from kept.schedules.rows import (
     OccurrenceRow,
     ScheduleRow,
     definition_params,
+    describe,
     schedule_of,
     timetable,
 )
@@ -312,7 +313,7 @@ def _difference(before: Definition, after: Definition) -> str:
     old, new = (
         msgspec.to_builtins(
             {
-                "rule": d.rule,
+                "rule": describe(d.rule),
                 **msgspec.structs.asdict(d.terms),
                 "target": d.target,
                 "owner": d.owner,
