@@ -309,7 +309,8 @@ class World:
 
 
 RECORDED = """
-select o.slot, o.state, o.missed, o.job, o.decision::text from kept.occurrence o join kept.schedule s on s.id = o.schedule
+select o.slot, o.state, o.missed, o.job, o.decision::text
+  from kept.occurrence o join kept.schedule s on s.id = o.schedule
  where s.name = %s and not o.by_hand order by o.slot
 """
 

@@ -94,15 +94,17 @@ def synchronise(
     done = Synchronised()
     if not declared:
         return done
-    rows = yield sql["declared"], {"names": array([each.name for each in declared])}
-    found = {row[0]: Known(*row) for row in rows}
+    found = yield from _known(sql, [each.name for each in declared])
     again = []
     for definition in declared:
         known = found.get(definition.name)
         if known is None:
-            added = yield from _add(sql, definition, origin="declared", who=who)
-            (done.taken if added is None else done.added).append(definition.name)
-        elif known.origin != "declared":
+            if (yield from _add(sql, definition, origin="declared", who=who)) is not None:
+                done.added.append(definition.name)
+                continue
+            # Somebody was quicker, most likely a worker that starts beside us: what they made is judged like any other.
+            known = (yield from _known(sql, [definition.name]))[definition.name]
+        if known.origin != "declared":
             done.taken.append(definition.name)
         elif is_newer(known, digest(definition), exact=exact):
             yield from _change(sql, definition, who=who, what="declared")
@@ -115,6 +117,11 @@ def synchronise(
     for name in done.revived:
         yield from _log(sql, name, who, what="declared again")
     return done
+
+
+def _known(sql: Queries, names: list[str]) -> Steps[dict[str, Known]]:
+    rows = yield sql["declared"], {"names": array(names)}
+    return {row[0]: Known(*row) for row in rows}
 
 
 # --- at run time
