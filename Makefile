@@ -3,7 +3,7 @@ PY ?= python3
 BIN := .venv/bin
 PG15 ?= /usr/lib/postgresql/15/bin
 
-.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow storm test-15 bench-peers lock clean
+.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow storm simulate test-15 bench-peers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
@@ -37,6 +37,10 @@ test-debian: .venv/.dev ## tests that need Debian packages (pgbouncer, libfaketi
 
 storm: .venv/.dev ## 50,000 events while worker, broker and database are killed at random (EVENTS= SEED=)
 	@$(BIN)/python tests/storm.py $(if $(EVENTS),--events $(EVENTS)) $(if $(SEED),--seed $(SEED))
+
+simulate: .venv/.dev ## months of schedules in simulated worlds (SEEDS= how many, SEED= one of them)
+	@$(if $(SEEDS),KEPT_SIMULATE_SEEDS=$(SEEDS)) $(if $(SEED),KEPT_SIMULATE_SEED=$(SEED)) \
+	  $(BIN)/python -m pytest -q -n 2 -p no:cacheprovider tests/simulation
 
 test-slow: .venv/.dev ## tests that take minutes
 	$(BIN)/python -m pytest -q -m slow

@@ -111,9 +111,10 @@ def synchronise(
     names = {"names": array(list(declared))}
     todo = sort_out(declared, (yield sql["declared"], names), exact=exact)
     if todo.changes:  # a look without locks is all that most starts need: whoever fires passes by what is locked
-        for definition in [declared[name] for name in todo.added]:
-            yield from _add(sql, definition, origin="declared", who=who)
-        todo = sort_out(declared, (yield sql["lock_declared"], names), exact=exact, added=todo.added)
+        made = []
+        for name in todo.added:  # unless somebody is quicker, most likely a worker that starts beside us
+            made += [name] if (yield from _add(sql, declared[name], origin="declared", who=who)) else []
+        todo = sort_out(declared, (yield sql["lock_declared"], names), exact=exact, added=made)
         for definition in [declared[name] for name in todo.changed]:
             yield from _change(sql, definition, who=who, what="declared")
         yield sql["revive"], {"names": array([*todo.revived, *todo.seen])}
