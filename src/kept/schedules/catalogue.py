@@ -281,7 +281,7 @@ def _check_ours(found: ScheduleRow, verb: str) -> None:
 def _add(sql: Queries, definition: Definition, *, origin: str, who: str) -> Steps[ScheduleRow | None]:
     """Write a new one; None if there is one of its name."""
     now = yield from database_now(sql)
-    anchor = definition.terms.starts_at or now
+    anchor = definition.terms.starts_at or now.replace(microsecond=0)  # times that people can read
     table = timetable(definition, anchor)
     first = check_table(table, now) if origin == "added" else next_slot(table, now)
     params = yield from _params(sql, definition, anchor=anchor, last_slot=now, next_slot=first)
