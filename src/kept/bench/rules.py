@@ -184,8 +184,7 @@ def schedules_means(found: Schedules) -> str:
     return (
         f"Beside {found.schedules:,} schedules none of which is due, an idle worker takes "
         f"{undue.cpu_percent.median:.2f} % of a core ({whose}): {undue.added_percent.median:+.2f} against a worker "
-        "with none. "
-        f"Due all at once, they are enqueued within {times}, each slot once. On an idle worker a job starts "
+        f"with none. Due all at once, they are enqueued within {times}, each slot once. On an idle worker a job starts "
         f"{found.late.p50:.1f} ms after its slot, 99 of 100 within {found.late.p99:.1f} ms. "
         f"{server_means(found.server)}"
     )
