@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from fleet import Fleet, Jobs, fleet_of
+from pooler import pooler_before
 
 
 @pytest.fixture
@@ -22,3 +23,10 @@ def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
 def jobs(conn: psycopg.Connection) -> Jobs:
     """What the database knows."""
     return Jobs(conn)
+
+
+@pytest.fixture
+def pooled(database: str, tmp_path: Path) -> Iterator[str]:
+    """The URL of the test's database behind pgbouncer in transaction mode."""
+    with pooler_before(database, tmp_path) as url:
+        yield url

@@ -2,68 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-from urllib.parse import urlsplit
-
-import psycopg
 import pytest
 
 from fleet import Fleet, Jobs
-from proxy import proxy_before
-from support import eventually
-
-SETTINGS = """
-[databases]
-* = host=127.0.0.1 port={upstream} user=postgres
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {port}
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-default_pool_size = 5
-max_client_conn = 100
-"""
-PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+from pooler import PGBOUNCER
 
 pytestmark = [
     pytest.mark.acceptance,
     pytest.mark.debian,
     pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed"),
 ]
-
-
-@pytest.fixture
-def pooled(database: str, tmp_path: Path) -> Iterator[str]:
-    """The URL of the test's database behind pgbouncer in transaction mode."""
-    with proxy_before(database) as proxy, socket.create_server(("127.0.0.1", 0)) as free:
-        # Through the proxy: pgbouncer refuses to be root, and others may not see the server's socket.
-        upstream, port = urlsplit(proxy.url), free.getsockname()[1]
-        free.close()
-        (tmp_path / "pgbouncer.ini").write_text(SETTINGS.format(upstream=upstream.port, port=port))
-        with (tmp_path / "pgbouncer.log").open("wb") as log:
-            account = ["-u", "nobody"] if os.geteuid() == 0 else []
-            process = subprocess.Popen([PGBOUNCER, *account, tmp_path / "pgbouncer.ini"], stdout=log, stderr=log)
-        url = f"postgresql://postgres@127.0.0.1:{port}{upstream.path}"
-        try:
-            eventually(lambda: answers(url), what="pgbouncer")
-            yield url
-        finally:
-            process.kill()
-            process.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        psycopg.connect(url, connect_timeout=2).close()
-    except psycopg.OperationalError:
-        return False
-    return True
 
 
 def test_a_worker_behind_pgbouncer_notices_and_works_by_polling(fleet: Fleet, jobs: Jobs, pooled: str) -> None:

@@ -14,7 +14,6 @@ from kept.archive.runner import upkeep
 from kept.jobs.reclaim import reclaim_abandoned, reclaim_expired, take_word
 from kept.jobs.rows import Survey
 from kept.runners.rules import BUILT_IN, chosen
-from kept.schedules.runner import Firing
 from kept.worker import pacing
 from kept.worker.alarm import LONG_AGO, Alarm
 from kept.worker.figures import FigureReader
@@ -219,7 +218,7 @@ class Rounds:
             settings.retention_done, settings.retention_failed, settings.retention_log, settings.retention_events
         )
         await upkeep(self.post.link.conn, settings.schema, keep)
-        await Firing(self.post.link, self.post.signals, settings.schema).purge(settings.retention_runs.total_seconds())
+        await self.schedules.upkeep(settings.retention_runs.total_seconds())
         for each in await reclaim_abandoned(self.post.store):
             self.post.signals.report(each.signal())
         await self.post.own.abandon()

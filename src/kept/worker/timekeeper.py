@@ -73,10 +73,18 @@ class Timekeeper:
                 break
         return total
 
+    async def upkeep(self, keep: float) -> None:
+        """Once an hour in the whole cluster. Where no slot comes any more, the last jobs may have ended since."""
+        firing = Firing(self._post.link, self._post.signals, self._post.plan.settings.schema)
+        await self._tell_retired(firing)
+        await firing.purge(keep)
+
     async def _look_after(self, firing: Firing) -> None:
         self._next_look_after = monotonic() + LOOK_AFTER
-        if not await self._post.store.turn("occurrences", self._post.lease.worker, LOOK_AFTER):
-            return
+        if await self._post.store.turn("occurrences", self._post.lease.worker, LOOK_AFTER):
+            await self._tell_retired(firing)
+
+    async def _tell_retired(self, firing: Firing) -> None:
         for name in await firing.look_after(f"worker {self._post.name}"):
             message = f"schedule {name} is retired: no live worker declares it any more"
             self._post.signals.report(Warned(code="schedule_retired", message=message))
