@@ -39,7 +39,7 @@ def test_all_commands_are_there():
         *("jobs", "jobs list", "jobs show", "jobs retry", "jobs cancel", "jobs delete"),
         *("lanes", "lanes pause", "lanes resume", "inbox", "inbox forget", "inbox purge"),
         *("bench", "bench drain", "bench enqueue", "bench latency", "bench sustained", "bench growth", "bench idle"),
-        *("bench outbox", "bench clean"),
+        *("bench outbox", "bench schedules", "bench clean"),
         *("events", "events list", "events show", "events replay"),
         *("subscriptions", "subscriptions retire", "sinks", "sinks enable"),
     }
