@@ -6,6 +6,7 @@ import pytest
 
 from fleet import Fleet, Jobs
 from pooler import PGBOUNCER
+from support import eventually
 
 pytestmark = [
     pytest.mark.acceptance,

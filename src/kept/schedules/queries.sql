@@ -142,8 +142,9 @@ select (select count(*) from gone) + (select count(*) from logged)
 with lonely as (
   select s.id, s.undeclared_at from kept.schedule s
    where s.origin = 'declared' and s.retired_at is null
-     and not exists (select from kept.worker w
-                      where w.state = 'live' and w.lease_until > kept.now() and w.schedules ? s.name)
+     -- All names once: a worker's list has to be unpacked as a whole, and not for each schedule anew.
+     and s.name not in (select k.name from kept.worker w cross join lateral jsonb_object_keys(w.schedules) k(name)
+                         where w.state = 'live' and w.lease_until > kept.now())
    order by s.id
      for update skip locked
 ), noted as (
@@ -164,8 +165,9 @@ select name from gone order by name
 -- name: declared
 -- The schedules of these names, and whether a live worker declares what is in force.
 select s.name, s.origin, s.digest, s.digests, s.retired_at is not null, s.undeclared_at is not null,
-       exists (select from kept.worker w
-                where w.state = 'live' and w.lease_until > kept.now() and w.schedules ->> s.name = s.digest) as in_use
+       coalesce((s.name, s.digest) in (
+         select d.key, d.value from kept.worker w cross join lateral jsonb_each_text(w.schedules) d
+          where w.state = 'live' and w.lease_until > kept.now()), false) as in_use
   from kept.schedule s
  where s.name = any(%(names)s::text[])
  order by s.name
