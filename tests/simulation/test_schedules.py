@@ -13,7 +13,7 @@ from simulation_world import World
 
 STEPS = 300
 ONE = os.environ.get("KEPT_SIMULATE_SEED")
-SEEDS = [int(ONE)] if ONE else range(int(os.environ.get("KEPT_SIMULATE_SEEDS", "8")))
+SEEDS = [int(ONE)] if ONE else range(int(os.environ.get("KEPT_SIMULATE_SEEDS", "5")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
