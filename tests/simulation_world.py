@@ -239,6 +239,7 @@ class World:
         self._era_ends(it)
         edit(self.conn, it.name, rule, **policy)
         since = self._last_slot(it)
+        assert since >= self.now, f"{it.name}: slots from before its rule was changed would fire"
         it.eras.append(Era(rule, policy, before.anchor, since, since if it.paused else None))
 
     def pause_or_resume(self, it: Watched) -> None:
@@ -248,6 +249,7 @@ class World:
             assert run(self.conn, verb(SQL, it.name, who="world"))
         it.paused = not it.paused
         if not it.paused:
+            assert self._last_slot(it) >= self.now, f"{it.name}: what went by while it was paused would fire"
             it.eras.append(Era(before.rule, before.policy, before.anchor, self._last_slot(it)))
 
     def _era_ends(self, it: Watched) -> None:

@@ -21,7 +21,7 @@ from support import eventually
 
 pytestmark = pytest.mark.acceptance
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
-SLOTS = 10
+SLOTS = 8
 SECOND = timedelta(seconds=1)
 
 

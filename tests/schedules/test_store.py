@@ -113,6 +113,19 @@ async def test_a_note_that_nobody_declares_it_does_not_cost_a_slot(database, con
     assert row(conn, "select undeclared_at from kept.schedule")["undeclared_at"] is not None
 
 
+async def test_a_slot_up_to_the_last_one_fires_no_more_whoever_decides_on_it(database, conn, clock) -> None:
+    add(conn)
+    clock.advance("1h")
+    async with firings(database) as (worker,):
+        decided = await decisions(worker)
+        assert await carry_out(worker, decided) == 1
+        conn.execute("delete from kept.occurrence")
+        conn.execute("delete from kept.job")
+        current = row(conn, "select revision from kept.schedule")["revision"]
+        await carry_out(worker, decided | {"revisions": f"{{{current}}}"})
+    assert fired(conn) == recorded(conn) == []
+
+
 # --- death between statements
 
 

@@ -13,7 +13,7 @@ from simulation_world import World
 
 STEPS = 300
 ONE = os.environ.get("KEPT_SIMULATE_SEED")
-SEEDS = [int(ONE)] if ONE else range(int(os.environ.get("KEPT_SIMULATE_SEEDS", "8")))
+SEEDS = [int(ONE)] if ONE else range(int(os.environ.get("KEPT_SIMULATE_SEEDS", "5")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -27,5 +27,5 @@ async def test_every_slot_fires_once_or_is_accounted_for(database: str, conn: ps
         await world.finish()
     except AssertionError as error:
         raise AssertionError(f"seed {seed}, at {world.now}: {error} (make simulate SEED={seed})") from error
-    assert world.furthest - began > timedelta(days=20), "hardly any time went by, so little is proved"
+    assert world.furthest - began > timedelta(days=14), "hardly any time went by, so little is proved"
     assert world.crashes > 3, "hardly anybody died, so little is proved"
