@@ -23,7 +23,7 @@ from kept.schedules import catalogue
 from kept.schedules.model import Cron, Every, Rule
 from kept.schedules.runner import Firing
 from kept.signals import Signals
-from timetables import SQL, add, edit
+from timetables import SQL, add, edit, look_after
 
 # Before the clocks change in Berlin, Santiago and at Lord Howe, the one way and the other.
 BEGINNINGS = [datetime(2026, 3, 20, tzinfo=UTC), datetime(2026, 8, 30, tzinfo=UTC)]
@@ -186,7 +186,7 @@ class World:
         worker = self.workers[number] or await self._start(number)
         self.busy.add(number)
         try:
-            await (worker.look_after("world") if self.random.random() < 0.2 else worker.fire())
+            await (look_after(worker, "world") if self.random.random() < 0.2 else worker.fire())
         except (Died, psycopg.OperationalError):
             self.crashes += 1
             self.workers[number] = None

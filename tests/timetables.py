@@ -76,3 +76,11 @@ def fired(conn: psycopg.Connection) -> list[datetime]:
 def recorded(conn: psycopg.Connection) -> list[dict]:
     """What is on record of slots, in their order."""
     return rows(conn, "select * from kept.occurrence order by slot, id")
+
+
+async def look_after(firing: Firing, who: str) -> list[str]:
+    """What a worker's turn comes to: copy what became of all jobs, retire what nobody declares."""
+    position = await firing.close()
+    while position is not None:
+        position = await firing.close(position)
+    return await firing.retire(who)

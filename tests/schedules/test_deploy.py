@@ -18,7 +18,7 @@ from kept.schedules.model import Definition
 from kept.schedules.runner import GRACE
 from kernel import row, rows
 from support import Clock, eventually
-from timetables import SQL, add, declare, definition, edit, fired, firings, standing
+from timetables import SQL, add, declare, definition, edit, fired, firings, look_after, standing
 
 V1, V2 = definition(rule=every("1h")), definition(rule=every("2h"))
 
@@ -63,17 +63,31 @@ def test_two_versions_do_not_fight_and_the_newer_stands_while_a_worker_declares_
     gone(conn, new)
 
 
-def test_a_rollback_has_the_older_version_in_force_when_the_newer_is_gone(conn) -> None:
+def test_a_rollback_has_the_older_version_in_force_when_the_newer_is_gone(conn, clock: Clock) -> None:
     declare(conn, V1)
-    live(conn, V1)
     declare(conn, V2)
     new = live(conn, V2)
+    clock.advance("11min")
+    live(conn, V1)
     assert declare(conn, V1) == catalogue.Synchronised()
     gone(conn, new)
     assert declare(conn, V1).changed == ["it"]
     assert in_force(conn) == V1
     live(conn, V2)
     assert declare(conn, V2) == catalogue.Synchronised(), "it was in force before, and what is in force is in use"
+
+
+def test_a_version_that_was_synchronised_before_its_workers_start_is_not_undone_by_the_older_one(
+    conn, clock: Clock
+) -> None:
+    declare(conn, V1)
+    live(conn, V1)
+    assert declare(conn, V2, exact=True).changed == ["it"]
+    assert declare(conn, V1) == catalogue.Synchronised(), (
+        "workers of the new version may be about to start"
+    )
+    clock.advance("11min")
+    assert declare(conn, V1).changed == ["it"], "nobody came"
 
 
 def test_an_exact_declaration_is_in_force_whoever_else_declares(conn) -> None:
@@ -105,13 +119,13 @@ async def test_a_schedule_that_nobody_declares_is_retired_after_a_while_and_revi
     declare(conn, V1)
     worker_id = live(conn, V1)
     async with firings(database) as (worker,):
-        assert await worker.look_after("test") == []
+        assert await look_after(worker, "test") == []
         gone(conn, worker_id)
-        assert await worker.look_after("test") == []
+        assert await look_after(worker, "test") == []
         clock.advance(f"{int(GRACE) - 60}s")
-        assert await worker.look_after("test") == []
+        assert await look_after(worker, "test") == []
         clock.advance("61s")
-        assert await worker.look_after("test") == ["it"]
+        assert await look_after(worker, "test") == ["it"]
         clock.advance("3h")
         assert (await worker.fire()).looked == 0, "retired"
         assert declare(conn, V1).revived == ["it"]
@@ -124,7 +138,7 @@ async def test_a_worker_that_comes_back_in_time_keeps_its_schedule(database, con
     declare(conn, V1)
     async with firings(database) as (worker,):
         for _ in range(5):
-            assert await worker.look_after("test") == []
+            assert await look_after(worker, "test") == []
             clock.advance(f"{int(GRACE) - 1}s")
             assert declare(conn, V1).revived == []
     assert standing(conn).state == "active"

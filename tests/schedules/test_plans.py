@@ -14,6 +14,7 @@ from kept.jobs.store import Store
 from kept.schedules.runner import Firing
 from kept.signals import Signals
 from kernel import lane_of
+from timetables import look_after
 
 EXPLAIN = """
 load 'auto_explain';
@@ -97,7 +98,7 @@ async def test_what_a_worker_asks_about_schedules_reads_a_handful_of_pages(fille
     with psycopg.connect(filled, autocommit=True) as conn:
         conn.execute(SCHEDULES, {"count": 1, "due": 1})
         await firing.fire()  # prepared here, with a plan for ever
-        await firing.look_after("test")
+        await look_after(firing, "test")
         await store.survey([1], bottom=True, most=100)
         conn.execute("delete from kept.schedule")
         conn.execute("delete from kept.job")
@@ -112,7 +113,7 @@ async def test_what_a_worker_asks_about_schedules_reads_a_handful_of_pages(fille
         assert (found.decided, found.jobs) == (DUE, DUE // 2), "with a job of each still alive, those that queue wait"
         due, fire = told.take()[-2:]
         conn.execute("delete from kept.job where id % 4 = 1")
-        await firing.look_after("test")
+        await look_after(firing, "test")
         settled, close = told.take()[:2]
     await link.close()
     assert buffers(survey) < 50

@@ -21,14 +21,14 @@ from kept.schedules.runner import Firing, fire_params
 from kept.signals import Signals, Warned
 from kernel import lane_of, row, rows
 from support import Clock, aeventually
-from timetables import SQL, add, declare, definition, edit, fired, firings, recorded, standing
+from timetables import SQL, add, declare, definition, edit, fired, firings, look_after, recorded, standing
 
 HOUR = timedelta(hours=1)
 
 
 async def decisions(firing: Firing) -> dict[str, object]:
     """What a worker would have the database do about all that is due: the first half of firing."""
-    found = await firing.link.rows(SQL["due"], {"most": 100, "without": "{}"})
+    found = await firing.link.rows(SQL["due"], {"most": 100, "without": "{}", "odd": "{}", "odd_revisions": "{}"})
     standings = [standing_of(each) for each in found]
     return fire_params([(it, decide(it, now)) for it, now in standings])
 
@@ -107,7 +107,7 @@ async def test_a_note_that_nobody_declares_it_does_not_cost_a_slot(database, con
     clock.advance("1h")
     async with firings(database, 2) as (worker, other):
         decided = await decisions(worker)
-        assert await other.look_after("test") == []
+        assert await look_after(other, "test") == []
         assert await carry_out(worker, decided) == 1
     assert len(fired(conn)) == 1
     assert row(conn, "select undeclared_at from kept.schedule")["undeclared_at"] is not None
@@ -167,7 +167,7 @@ async def test_what_was_purged_does_not_fire_again_when_the_clock_is_set_back(da
             clock.advance("1h")
             await worker.fire()
             conn.execute("delete from kept.job")
-            await worker.look_after("test")
+            await look_after(worker, "test")
         clock.advance("40d")
         await worker.fire()
         await worker.purge(30 * 86400.0)
@@ -256,7 +256,7 @@ async def test_what_became_of_jobs_is_copied_once_whoever_looks(database, conn, 
         for job, state in zip(jobs, ["done", "failed", "skipped", "cancelled"], strict=False):
             planted.settle(conn, job, state, code="boom" if state == "failed" else None, result={"sent": 3})
         conn.execute("delete from kept.job where id = %s", [jobs[4]])
-        await asyncio.gather(*(worker.look_after("test") for worker in workers))
+        await asyncio.gather(*(look_after(worker, "test") for worker in workers))
     found = {each["job"]: each for each in recorded(conn)}
     assert [found[job]["outcome"] for job in jobs] == ["done", "failed", "skipped", "cancelled", "unknown", None]
     assert found[jobs[1]]["code"] == "boom"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -29,6 +28,9 @@ from kept.schedules.rows import (
 from kept.schedules.rules import check_table, next_slot, upcoming
 
 MOST_LISTED = 100_000
+GRACE = (
+    600.0  # seconds for those who declare a schedule to start: until another definition, or none, is taken for theirs
+)
 
 
 class Definitions:
@@ -74,6 +76,7 @@ class Known(NamedTuple):
     retired: bool
     undeclared: bool
     in_use: bool  # a live worker declares what is in force
+    fresh: bool  # it was changed not long ago: whoever declares it may be about to start
 
 
 @dataclass(slots=True)
@@ -96,9 +99,11 @@ def is_newer(known: Known, digest: str, *, exact: bool) -> bool:
     """Whether a definition with another *digest* is to replace the one in force.
 
     One that was never in force is news. One that was is an older version's, come back: it has to wait until no live
-    worker declares what is in force now, so that two versions do not fight during a deploy.
+    worker declares what is in force now, and nobody put that in force just now, so that two versions do not fight
+    during a deploy.
     """
-    return digest != known.digest and (exact or digest not in known.digests or not known.in_use)
+    settled = not known.in_use and not known.fresh
+    return digest != known.digest and (exact or digest not in known.digests or settled)
 
 
 def synchronise(
@@ -108,7 +113,7 @@ def synchronise(
     declared = {each.name: each for each in sorted(definitions, key=lambda each: each.name)}
     if not declared:
         return Synchronised()
-    names = {"names": array(list(declared))}
+    names = {"names": array(list(declared)), "grace": GRACE}
     todo = sort_out(declared, (yield sql["declared"], names), exact=exact)
     if todo.changes:  # a look without locks is all that most starts need: whoever fires passes by what is locked
         made = []
@@ -248,12 +253,6 @@ def changes(sql: Queries, name: str, limit: int = 20) -> Steps[list[ChangeRow]]:
     """Who changed it, the newest first."""
     rows = yield sql["changes"], {"name": name, "limit": limit}
     return [ChangeRow(*row) for row in rows]
-
-
-def coming(sql: Queries, schedule: ScheduleRow, count: int) -> Steps[list[datetime]]:
-    """Its next *count* slots."""
-    now = yield from database_now(sql)
-    return list(islice(coming_slots(schedule, now), count))
 
 
 def coming_slots(schedule: ScheduleRow, now: datetime) -> Iterator[datetime]:

@@ -13,7 +13,10 @@ select s.id, s.revision, s.name, s.cron, extract(epoch from s.every)::float8, s.
             and exists (select from kept.job j where j.id = o.job)) as busy,
        kept.now() as now
   from kept.schedule s
- where s.look_at <= kept.now() and s.paused_at is null and s.retired_at is null and s.id <> all(%(without)s::int[])
+ where s.look_at <= kept.now() and s.paused_at is null and s.retired_at is null
+   and s.id <> all(%(without)s::int[])
+   and not exists (select from unnest(%(odd)s::int[], %(odd_revisions)s::int[]) o(id, revision)
+                    where o.id = s.id and o.revision = s.revision)
  order by s.look_at
  limit %(most)s::int
 
@@ -109,15 +112,21 @@ with gone as (
     from gone g left join lateral kept.find_settled(g.job) h on true
    where o.id = g.id
   returning o.id, o.schedule, o.outcome, o.finished_at, o.started_at, o.code, o.message, o.counters
-), well as (
-  update kept.schedule s set done_at = greatest(s.done_at, c.finished_at)
-    from (select schedule, max(finished_at) as finished_at from closed where outcome = 'done' group by schedule) c
-   where s.id = c.schedule
 )
 select c.id, s.name, c.outcome, extract(epoch from c.finished_at - coalesce(c.started_at, c.finished_at))::float8,
-       c.code, c.message, c.counters::text
+       c.code, c.message, c.counters::text, c.schedule, c.finished_at
   from closed c join kept.schedule s on s.id = c.schedule
  order by c.id
+
+
+-- name: note_successes
+-- When jobs of these schedules last ended well. By itself and past what is locked: it must wait for nobody's transaction.
+update kept.schedule s set done_at = greatest(s.done_at, d.at)
+  from unnest(%(schedules)s::int[], %(moments)s::timestamptz[]) d(schedule, at)
+ where s.id = any(array[d.schedule])
+   and s.id = any(array(select id from kept.schedule
+                         where id = any(%(schedules)s::int[]) order by id for no key update skip locked))
+returning s.id
 
 
 -- name: purge
@@ -167,7 +176,8 @@ select name from gone order by name
 select s.name, s.origin, s.digest, s.digests, s.retired_at is not null, s.undeclared_at is not null,
        coalesce((s.name, s.digest) in (
          select d.key, d.value from kept.worker w cross join lateral jsonb_each_text(w.schedules) d
-          where w.state = 'live' and w.lease_until > kept.now()), false) as in_use
+          where w.state = 'live' and w.lease_until > kept.now()), false) as in_use,
+       s.changed_at > kept.now() - %(grace)s::float8 * interval '1 second' as fresh
   from kept.schedule s
  where s.name = any(%(names)s::text[])
  order by s.name
@@ -293,14 +303,14 @@ select name from kept.schedule order by name
 select o.slot, o.by_hand, o.state, o.reason, o.missed, o.job,
        coalesce(o.outcome, live.state, h.state), coalesce(o.started_at, live.claimed_at, h.claimed_at),
        coalesce(o.finished_at, h.settled_at), coalesce(o.code, h.code), coalesce(o.message, h.message)
-  from kept.occurrence o
+  from (select * from kept.occurrence
+         where schedule = %(schedule)s::int order by slot desc, id desc limit %(limit)s::int) o
   left join lateral (select case when j.worker is null then 'pending' else 'running' end as state, j.claimed_at
                        from kept.job j where j.id = o.job and o.outcome is null) live on true
-  left join lateral (select f.* from kept.find_settled(o.job) f
-                      where o.job is not null and o.outcome is null and live.state is null) h on true
- where o.schedule = %(schedule)s::int
+  -- "offset 0": the condition is asked before history is looked into, not after
+  left join lateral (select f.* from (select where o.job is not null and o.outcome is null and live.state is null offset 0) open
+                      cross join lateral kept.find_settled(o.job) f) h on true
  order by o.slot desc, o.id desc
- limit %(limit)s::int
 
 
 -- name: changes
@@ -371,6 +381,7 @@ select count(*) filter (where paused_at is null and retired_at is null) as activ
 
 
 -- name: successes
--- When jobs of schedules last ended well, the newest first.
+-- When jobs of active schedules last ended well, longest ago first.
 select name, extract(epoch from done_at)::float8 from kept.schedule
- where done_at is not null order by done_at desc limit %(most)s::int
+ where done_at is not null and paused_at is null and retired_at is null and next_slot is not null
+ order by done_at limit %(most)s::int

@@ -25,13 +25,13 @@ class Alarm:
         self.due_at: float | None = None
         self.suspect_at: float | None = None
         self.schedule_at: float | None = None
-        self.scheduled = False  # there are schedules
         self.look_again = False  # when the next one is due, only a survey knows
         self.slept_at = LONG_AGO  # when the last long sleep ended
         self.look_for_lanes = False
         self.lately: tuple[tuple[int, int], ...] = ()  # where the last hints pointed, the newest first
         self._streak = 0  # passes in a row that found nothing
         self._no_suspect_before = self._no_schedule_before = 0.0
+        self._in_vain = 0  # looks at schedules in a row that somebody else is at
         self._hints: set[tuple[int, int]] = set()
         self._heard, self._counted_from = 0, LONG_AGO  # wake-ups within about a second
         self._rung = False
@@ -95,7 +95,7 @@ class Alarm:
         self.due_at = None if survey.due_in is None else now + survey.due_in
         suspect_at = None if survey.suspect_in is None else now + survey.suspect_in
         self.suspect_at = None if suspect_at is None else max(suspect_at, self._no_suspect_before)
-        self.scheduled, self.look_again = survey.schedule_in is not None, False
+        self.look_again = False
         schedule_at = None if survey.schedule_in is None else now + survey.schedule_in
         self.schedule_at = None if schedule_at is None else max(schedule_at, self._no_schedule_before)
         if survey.ready or survey.promoted:
@@ -119,8 +119,9 @@ class Alarm:
         """What was due is decided on. If it was not by us, somebody else is at it: not again before a while."""
         self.schedule_at = monotonic() if more and decided else None
         self.look_again = True
+        self._in_vain = 0 if decided else self._in_vain + 1
         if not decided:
-            self._no_schedule_before = monotonic() + pacing.SCHEDULES_AGAIN
+            self._no_schedule_before = monotonic() + pacing.schedules_again(self._in_vain)
 
     # --- sleeping
 

@@ -14,7 +14,7 @@ SURVEY_LATEST = 1.0  # … and while one wake-up follows the other
 SURVEY_HINTED = 0.015  # seconds until the next one after a wake-up that brought nothing to an idle worker
 BOTTOM_EVERY = 0.5  # seconds between looks below the floors, at least
 BOTTOM_COST = 20  # … and at least so many times what the last one took
-SCHEDULES_AGAIN = 1.0  # seconds before another look at schedules that we could not decide on
+SCHEDULES_AGAIN = 1.0  # seconds before another look at schedules that we could not decide on, at most
 RECONNECT_MAX = 5.0  # seconds between tries to reach the database
 
 
@@ -49,6 +49,11 @@ def error_delay(pacing: Pacing, draw: float) -> float:
 def reconnect_delay(failures: int, draw: float) -> float:
     """The wait before the next try to reach a database that did not answer *failures* times."""
     return min(RECONNECT_MAX, 0.1 * 2.0 ** min(failures, 20)) * (0.5 + draw / 2)
+
+
+def schedules_again(looks: int) -> float:
+    """The wait after *looks* in a row at schedules that somebody else is at: others come due meanwhile."""
+    return min(SCHEDULES_AGAIN, 0.05 * 2.0 ** min(looks, 20))
 
 
 def until(*moments: float | None, now: float) -> float | None:

@@ -73,6 +73,7 @@ create table kept.occurrence (
 ) with (autovacuum_vacuum_scale_factor = 0.05);
 
 create unique index occurrence_slot on kept.occurrence (schedule, slot) where not by_hand;
+create index occurrence_schedule on kept.occurrence (schedule, slot, id);
 create index occurrence_open on kept.occurrence (schedule, job) where job is not null and outcome is null;
 create index occurrence_recorded on kept.occurrence (recorded_at);
 

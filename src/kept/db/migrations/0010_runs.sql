@@ -46,8 +46,9 @@ select o.id, s.name, 'schedule', w.name, o.slot, coalesce(o.started_at, live.cla
   join kept.schedule s on s.id = o.schedule
   left join lateral (select case when j.worker is null then 'pending' else 'running' end as state, j.claimed_at, j.worker
                        from kept.job j where j.id = o.job and o.outcome is null) live on true
-  left join lateral (select f.* from kept.find_settled(o.job) f
-                      where o.job is not null and o.outcome is null and live.state is null) h on true
+  -- "offset 0": the condition is asked before history is looked into, not after
+  left join lateral (select f.* from (select where o.job is not null and o.outcome is null and live.state is null offset 0) open
+                      cross join lateral kept.find_settled(o.job) f) h on true
   left join kept.worker w on w.id = coalesce(o.worker, live.worker, h.worker);
 
 revoke all on table kept.run, kept.runs from public;
