@@ -93,8 +93,14 @@ def _away(at: datetime, now: datetime) -> str:
 
 
 def in_zone(at: datetime, zone: str) -> str:
-    """A moment on the clocks of *zone*, with how far they are from UTC: ``2026-03-29 03:00:00+02:00``."""
-    return moment(at) if zone == "UTC" else local(at, zone).isoformat(sep=" ", timespec="seconds")
+    """A moment on the clocks of *zone*, with how far they are from UTC: ``2026-03-29 03:00:00+02:00``.
+
+    In UTC if this machine does not know the zone.
+    """
+    try:
+        return moment(at) if zone == "UTC" else local(at, zone).isoformat(sep=" ", timespec="seconds")
+    except (KeyError, ValueError, OSError):
+        return moment(at)
 
 
 def as_json_row(each: ScheduleRow) -> dict[str, object]:
