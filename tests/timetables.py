@@ -13,7 +13,7 @@ from kept.db.connect import Link
 from kept.db.queries import load
 from kept.db.tx import run
 from kept.jobs.door import Request
-from kept.schedules import catalogue
+from kept.schedules import catalogue, declared
 from kept.schedules.book import define
 from kept.schedules.model import Definition
 from kept.schedules.rows import ScheduleRow
@@ -45,9 +45,9 @@ def edit(conn: psycopg.Connection, name: str = "it", rule=None, **options) -> No
         run(conn, catalogue.edit(SQL, name, lambda _old: definition(name, rule, **options), who="test"))
 
 
-def declare(conn: psycopg.Connection, *definitions: Definition, exact: bool = False) -> catalogue.Synchronised:
+def declare(conn: psycopg.Connection, *definitions: Definition, exact: bool = False) -> declared.Synchronised:
     with conn.transaction():
-        return run(conn, catalogue.synchronise(SQL, definitions, who="test", exact=exact))
+        return run(conn, declared.synchronise(SQL, definitions, who="test", exact=exact))
 
 
 def standing(conn: psycopg.Connection, name: str = "it") -> ScheduleRow:

@@ -14,7 +14,7 @@ from kept.errors import Refused
 from kept.jobs.retry import Retry
 from kept.recurring import Recurring
 from kept.schedules.book import Asked, Schedules, define
-from kept.schedules.catalogue import Definitions
+from kept.schedules.declared import Definitions
 from kept.schedules.model import Rule
 from kept.tasks import AsyncTask, Call, Enqueuer, SyncTask, TaskDecorator
 

@@ -12,9 +12,9 @@ import pytest
 
 from kept import every
 from kept.db.tx import run
-from kept.schedules import catalogue
-from kept.schedules.catalogue import digest
+from kept.schedules import declared
 from kept.schedules.model import Definition
+from kept.schedules.rows import digest
 from kept.schedules.runner import GRACE
 from kernel import row, rows
 from support import Clock, eventually
@@ -46,7 +46,7 @@ def in_force(conn: psycopg.Connection) -> Definition:
 def test_what_is_declared_is_there_and_nothing_is_written_the_second_time(conn) -> None:
     assert declare(conn, V1).added == ["it"]
     before = row(conn, "select xmin::text, * from kept.schedule")
-    assert declare(conn, V1) == catalogue.Synchronised()
+    assert declare(conn, V1) == declared.Synchronised()
     assert row(conn, "select xmin::text, * from kept.schedule") == before
 
 
@@ -56,10 +56,10 @@ def test_two_versions_do_not_fight_and_the_newer_stands_while_a_worker_declares_
     assert declare(conn, V2).changed == ["it"]
     new = live(conn, V2)
     for _ in range(3):
-        assert declare(conn, V1) == declare(conn, V2) == catalogue.Synchronised()
+        assert declare(conn, V1) == declare(conn, V2) == declared.Synchronised()
     assert in_force(conn) == V2
     gone(conn, old)
-    assert declare(conn, V2) == catalogue.Synchronised()
+    assert declare(conn, V2) == declared.Synchronised()
     gone(conn, new)
 
 
@@ -69,12 +69,12 @@ def test_a_rollback_has_the_older_version_in_force_when_the_newer_is_gone(conn, 
     new = live(conn, V2)
     clock.advance("11min")
     live(conn, V1)
-    assert declare(conn, V1) == catalogue.Synchronised()
+    assert declare(conn, V1) == declared.Synchronised()
     gone(conn, new)
     assert declare(conn, V1).changed == ["it"]
     assert in_force(conn) == V1
     live(conn, V2)
-    assert declare(conn, V2) == catalogue.Synchronised(), "it was in force before, and what is in force is in use"
+    assert declare(conn, V2) == declared.Synchronised(), "it was in force before, and what is in force is in use"
 
 
 def test_a_version_that_was_synchronised_before_its_workers_start_is_not_undone_by_the_older_one(
@@ -83,9 +83,7 @@ def test_a_version_that_was_synchronised_before_its_workers_start_is_not_undone_
     declare(conn, V1)
     live(conn, V1)
     assert declare(conn, V2, exact=True).changed == ["it"]
-    assert declare(conn, V1) == catalogue.Synchronised(), (
-        "workers of the new version may be about to start"
-    )
+    assert declare(conn, V1) == declared.Synchronised(), "workers of the new version may be about to start"
     clock.advance("11min")
     assert declare(conn, V1).changed == ["it"], "nobody came"
 
@@ -154,18 +152,18 @@ def test_a_name_that_was_added_at_run_time_stands(conn) -> None:
 def test_of_two_workers_that_declare_at_once_both_find_it_declared(database, conn) -> None:
     # The other's insert is not committed yet when we look; then it is.
     with psycopg.connect(database) as first, ThreadPoolExecutor(1) as thread:
-        run(first, catalogue.synchronise(SQL, [V1], who="first"))
+        run(first, declared.synchronise(SQL, [V1], who="first"))
         with psycopg.connect(database, autocommit=True) as second:
             waiting = thread.submit(declare, second, V1)
             query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
             eventually(lambda: conn.execute(query, [second.info.backend_pid]).fetchone()[0])
             first.commit()
-            assert waiting.result() == catalogue.Synchronised()
+            assert waiting.result() == declared.Synchronised()
 
 
 def test_of_two_versions_that_are_declared_at_once_the_later_is_in_force(database, conn) -> None:
     with psycopg.connect(database) as first, ThreadPoolExecutor(1) as thread:
-        run(first, catalogue.synchronise(SQL, [V1], who="first"))
+        run(first, declared.synchronise(SQL, [V1], who="first"))
         with psycopg.connect(database, autocommit=True) as second:
             waiting = thread.submit(declare, second, V2)
             query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
@@ -179,7 +177,7 @@ def test_of_two_versions_that_are_declared_at_once_the_later_is_in_force(databas
 async def test_many_workers_that_start_together_declare_many_schedules_once(database, conn, at_once: int) -> None:
     many = [definition(f"s{n}", every("1h"), task=f"t{n % 7}") for n in range(20)]
 
-    def start() -> catalogue.Synchronised:
+    def start() -> declared.Synchronised:
         with psycopg.connect(database, autocommit=True) as own:
             return declare(own, *many)
 

@@ -21,7 +21,7 @@ from kept.db.connect import Link, connect_sync
 from kept.integrations.health import HealthServer
 from kept.integrations.logs import LogSubscriber, configure
 from kept.integrations.prometheus import Metrics
-from kept.schedules.catalogue import Synchronised
+from kept.schedules.declared import Synchronised
 from kept.showable import clean
 from kept.signals import Warned
 from kept.worker.alone import die_with_parent

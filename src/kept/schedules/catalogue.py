@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from difflib import get_close_matches
-from typing import NamedTuple
 
 import msgspec
 
 from kept.db.connect import array
 from kept.db.queries import Queries
-from kept.db.tx import Rows, Steps
+from kept.db.tx import Steps
 from kept.errors import NotFound, Refused
 from kept.schedules.model import Definition
 from kept.schedules.rows import (
@@ -22,126 +19,13 @@ from kept.schedules.rows import (
     ScheduleRow,
     definition_params,
     describe,
+    digest,
     schedule_of,
     timetable,
 )
 from kept.schedules.rules import check_table, next_slot, upcoming
 
 MOST_LISTED = 100_000
-GRACE = (
-    600.0  # seconds for those who declare a schedule to start: until another definition, or none, is taken for theirs
-)
-
-
-class Definitions:
-    """The schedules that an App declares, by name."""
-
-    def __init__(self) -> None:
-        self._by_name: dict[str, Definition] = {}
-
-    def add(self, definition: Definition) -> None:
-        """Declare one; the same name twice is refused."""
-        if definition.name in self._by_name:
-            same = self._by_name[definition.name] == definition
-            message = f"schedule {definition.name!r} is declared twice" + ("" if same else ", with two definitions")
-            raise Refused(f"{message}; give one of them another name", field="name")
-        self._by_name[definition.name] = definition
-
-    def __iter__(self) -> Iterator[Definition]:
-        return iter(self._by_name.values())
-
-    def __len__(self) -> int:
-        return len(self._by_name)
-
-    def digests(self) -> dict[str, str]:
-        """Each schedule's name with a digest of its definition."""
-        return {each.name: digest(each) for each in self._by_name.values()}
-
-
-def digest(definition: Definition) -> str:
-    """The same for the same definition, whoever declares it."""
-    return hashlib.blake2b(msgspec.json.encode(definition, order="sorted"), digest_size=8).hexdigest()
-
-
-# --- declared
-
-
-class Known(NamedTuple):
-    """What the database knows of a schedule that an App declares."""
-
-    name: str
-    origin: str
-    digest: str | None
-    digests: list[str]  # of definitions that were in force before
-    retired: bool
-    undeclared: bool
-    in_use: bool  # a live worker declares what is in force
-    fresh: bool  # it was changed not long ago: whoever declares it may be about to start
-
-
-@dataclass(slots=True)
-class Synchronised:
-    """What declaring changed, by name."""
-
-    added: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-    revived: list[str] = field(default_factory=list)
-    taken: list[str] = field(default_factory=list)  # somebody added one of this name at run time: that one stands
-    seen: list[str] = field(default_factory=list)  # no live worker had declared it for a while
-
-    @property
-    def changes(self) -> bool:
-        """Whether there is anything to write."""
-        return bool(self.added or self.changed or self.revived or self.seen)
-
-
-def is_newer(known: Known, digest: str, *, exact: bool) -> bool:
-    """Whether a definition with another *digest* is to replace the one in force.
-
-    One that was never in force is news. One that was is an older version's, come back: it has to wait until no live
-    worker declares what is in force now, and nobody put that in force just now, so that two versions do not fight
-    during a deploy.
-    """
-    settled = not known.in_use and not known.fresh
-    return digest != known.digest and (exact or digest not in known.digests or settled)
-
-
-def synchronise(
-    sql: Queries, definitions: Iterable[Definition], *, who: str, exact: bool = False
-) -> Steps[Synchronised]:
-    """Make the database know what is declared. One transaction; nothing is written if nothing is new."""
-    declared = {each.name: each for each in sorted(definitions, key=lambda each: each.name)}
-    if not declared:
-        return Synchronised()
-    names = {"names": array(list(declared)), "grace": GRACE}
-    todo = sort_out(declared, (yield sql["declared"], names), exact=exact)
-    if todo.changes:  # a look without locks is all that most starts need: whoever fires passes by what is locked
-        made = []
-        for name in todo.added:  # unless somebody is quicker, most likely a worker that starts beside us
-            made += [name] if (yield from _add(sql, declared[name], origin="declared", who=who)) else []
-        todo = sort_out(declared, (yield sql["lock_declared"], names), exact=exact, added=made)
-        for definition in [declared[name] for name in todo.changed]:
-            yield from _change(sql, definition, who=who, what="declared")
-        yield sql["revive"], {"names": array([*todo.revived, *todo.seen])}
-        for name in todo.revived:
-            yield from _log(sql, name, who, what="declared again")
-    return todo
-
-
-def sort_out(declared: Mapping[str, Definition], rows: Rows, *, exact: bool, added: Sequence[str] = ()) -> Synchronised:
-    """What is to be done, given what the database knows; *added* are those that it did not know before."""
-    found = {row[0]: Known(*row) for row in rows}
-    done = Synchronised(added=[name for name in declared if name not in found or name in added])
-    for name, known in found.items():
-        if known.origin != "declared":
-            done.taken.append(name)
-        elif is_newer(known, digest(declared[name]), exact=exact):
-            done.changed.append(name)
-        elif known.retired:
-            done.revived.append(name)
-        elif known.undeclared:
-            done.seen.append(name)
-    return done
 
 
 # --- at run time
@@ -149,7 +33,7 @@ def sort_out(declared: Mapping[str, Definition], rows: Rows, *, exact: bool, add
 
 def add(sql: Queries, definition: Definition, *, who: str) -> Steps[ScheduleRow]:
     """A schedule that no App declares; its name must be free and it must fire some time."""
-    found = yield from _add(sql, definition, origin="added", who=who)
+    found = yield from insert(sql, definition, origin="added", who=who)
     if found is None:
         taken = yield from find(sql, definition.name)
         raise Refused(
@@ -158,7 +42,7 @@ def add(sql: Queries, definition: Definition, *, who: str) -> Steps[ScheduleRow]
     return found
 
 
-def edit(sql: Queries, name: str, change: Callable[[Definition], Definition], *, who: str) -> Steps[ScheduleRow]:
+def edit(sql: Queries, name: str, new: Callable[[Definition], Definition], *, who: str) -> Steps[ScheduleRow]:
     """Change a schedule that was added at run time; slots that have come are not judged anew.
 
     Nothing is written if nothing changes.
@@ -166,10 +50,10 @@ def edit(sql: Queries, name: str, change: Callable[[Definition], Definition], *,
     yield sql["lock"], {"name": name}
     found = yield from find(sql, name)
     _check_ours(found, "edit")
-    wanted = change(found.definition)
+    wanted = new(found.definition)
     if wanted == found.definition:
         return found
-    yield from _change(sql, wanted, who=who, what="edited")
+    yield from change(sql, wanted, who=who, what="edited")
     return (yield from find(sql, name))
 
 
@@ -180,7 +64,7 @@ def remove(sql: Queries, name: str, *, who: str) -> Steps[ScheduleRow]:
     if found.retired_at is None:
         _check_ours(found, "remove")
     yield sql["remove"], {"name": name}
-    yield from _log(sql, name, who, what="removed")
+    yield from note(sql, name, who, what="removed")
     return found
 
 
@@ -189,7 +73,7 @@ def pause(sql: Queries, name: str, *, who: str) -> Steps[bool]:
     found = yield from find(sql, name)
     rows = yield sql["pause"], {"name": found.name}
     if rows:
-        yield from _log(sql, name, who, what="paused")
+        yield from note(sql, name, who, what="paused")
     return bool(rows)
 
 
@@ -201,7 +85,7 @@ def resume(sql: Queries, name: str, *, who: str) -> Steps[bool]:
     last = max(found.last_slot, now)
     rows = yield sql["resume"], {"name": name, "last_slot": last, "next_slot": next_slot(found.table, last)}
     if rows:
-        yield from _log(sql, name, who, what="resumed")
+        yield from note(sql, name, who, what="resumed")
     return bool(rows)
 
 
@@ -211,7 +95,7 @@ def run_now(sql: Queries, name: str, *, who: str) -> Steps[int]:
     rows = yield sql["run_now"], {"name": found.name}
     if not rows:
         raise NotFound(f"there is no schedule {name!r} any more")
-    yield from _log(sql, name, who, what="run by hand", detail=f"job {rows[0][0]}")
+    yield from note(sql, name, who, what="run by hand", detail=f"job {rows[0][0]}")
     return int(rows[0][0])
 
 
@@ -277,7 +161,7 @@ def _check_ours(found: ScheduleRow, verb: str) -> None:
         )
 
 
-def _add(sql: Queries, definition: Definition, *, origin: str, who: str) -> Steps[ScheduleRow | None]:
+def insert(sql: Queries, definition: Definition, *, origin: str, who: str) -> Steps[ScheduleRow | None]:
     """Write a new one; None if there is one of its name."""
     now = yield from database_now(sql)
     anchor = definition.terms.starts_at or now.replace(microsecond=0)  # times that people can read
@@ -288,11 +172,11 @@ def _add(sql: Queries, definition: Definition, *, origin: str, who: str) -> Step
     rows = yield sql["add"], params | {"origin": origin, "digest": own}
     if not rows:
         return None
-    yield from _log(sql, definition.name, who, what="added" if origin == "added" else "declared")
+    yield from note(sql, definition.name, who, what="added" if origin == "added" else "declared")
     return (yield from find(sql, definition.name))
 
 
-def _change(sql: Queries, definition: Definition, *, who: str, what: str) -> Steps[None]:
+def change(sql: Queries, definition: Definition, *, who: str, what: str) -> Steps[None]:
     """Put another definition in force. With other times, only slots from now on are its own."""
     found = yield from find(sql, definition.name)
     now = yield from database_now(sql)
@@ -305,7 +189,7 @@ def _change(sql: Queries, definition: Definition, *, who: str, what: str) -> Ste
     params = yield from _params(sql, definition, anchor=anchor, last_slot=last, next_slot=first)
     own = None if found.origin == "added" else digest(definition)
     yield sql["change"], params | {"digest": own}
-    yield from _log(sql, definition.name, who, what=what, detail=_difference(found.definition, definition))
+    yield from note(sql, definition.name, who, what=what, detail=_difference(found.definition, definition))
 
 
 def _difference(before: Definition, after: Definition) -> str:
@@ -335,7 +219,7 @@ def _params(
     return definition_params(definition) | standing | {"blackout": array(definition.terms.blackout)}
 
 
-def _log(sql: Queries, name: str, who: str, *, what: str, detail: str | None = None) -> Steps[None]:
+def note(sql: Queries, name: str, who: str, *, what: str, detail: str | None = None) -> Steps[None]:
     yield sql["log"], {"name": name, "who": who[:200], "what": what, "detail": detail}
 
 

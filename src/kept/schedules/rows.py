@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from kept.durations import render
@@ -179,6 +181,11 @@ def schedule_of(row: Sequence[Any]) -> ScheduleRow:
         last_job=job,
         last_outcome=outcome,
     )
+
+
+def digest(definition: Definition) -> str:
+    """The same for the same definition, whoever declares it."""
+    return hashlib.blake2b(msgspec.json.encode(definition, order="sorted"), digest_size=8).hexdigest()
 
 
 def definition_params(definition: Definition) -> dict[str, object]:

@@ -17,7 +17,7 @@ import msgspec
 from kept.db.connect import Link, array
 from kept.db.queries import DEFAULT_SCHEMA, load
 from kept.jobs.text import message_of
-from kept.schedules.catalogue import GRACE
+from kept.schedules.declared import GRACE
 from kept.schedules.model import Decision, Standing
 from kept.schedules.rows import standing_of
 from kept.schedules.rules import decide

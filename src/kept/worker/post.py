@@ -32,7 +32,7 @@ from kept.runners.model import Lost, RunnerDeclaration
 from kept.runners.rules import BUILT_IN, chosen
 from kept.runners.runner import OwnRunners, Terms
 from kept.runners.store import RunnerStore
-from kept.schedules.catalogue import Definitions, Synchronised, synchronise
+from kept.schedules.declared import Definitions, Synchronised, synchronise
 from kept.signals import KeeperRestarted, LeaseRenewed, RenewalFailed, Signals, TaskUnknown, Warned, WorkerFenced
 from kept.worker.alone import Alone
 from kept.worker.lease import Lease
