@@ -28,7 +28,7 @@ from kept.worker.alone import die_with_parent
 from kept.worker.post import Declared, declare
 from kept.worker.supervisor import INDEX, Supervisor
 from kept.worker.tick import Report
-from kept.worker.worker import Worker, tick_once
+from kept.worker.worker import Worker
 
 LET_GO = 0.2  # seconds for a thread without work to end
 LIVE_WITHIN = 10.0  # seconds: a loop that has not moved for longer is not live
@@ -144,10 +144,18 @@ def tick(session: Session, /, app: str | None, as_json: bool, **options: Any) ->
     configure(loaded.settings.log_format, loaded.settings.log_level)
     loaded.signals.subscribe(LogSubscriber())
     _warn(loaded.settings, loaded)
-    reports = asyncio.run(tick_once(loaded.plan(once=True), loaded.signals))
-    for report in reports:
-        click.echo(_told(report, as_json=as_json))
-    _exit(FAILED if any(report.error for report in reports) else OK)
+    _exit(asyncio.run(_pass(loaded, as_json=as_json)))
+
+
+async def _pass(app: App, *, as_json: bool) -> int:
+    worker = Worker(app.plan(once=True), app.signals)
+    await worker.open()
+    try:
+        await worker.once()
+    finally:  # whatever broke it off: what ran before has run
+        for report in worker.reports:
+            click.echo(_told(report, as_json=as_json))
+    return FAILED if any(report.error for report in worker.reports) else OK
 
 
 def _exit(code: int) -> NoReturn:

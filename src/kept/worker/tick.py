@@ -88,12 +88,13 @@ class Tick:
         self._signals = signals
         self._limits = limits
         self._lock = asyncio.Lock()
+        self.reports: list[Report] = []  # of the last pass: of one that broke off, what was done before
 
     async def __call__(self) -> list[Report]:
         """One pass. A runner that fails is reported and does not stop the others; a lost connection ends the pass."""
         async with self._lock:
             started = monotonic()
-            reports = []
+            self.reports = reports = []
             for name, runner in self._runners.items():
                 if name in self._due and not self._due[name]():
                     continue

@@ -85,11 +85,11 @@ class Worker:
             )
         )
 
-    async def once(self) -> list[Report]:
+    async def once(self) -> None:
         """One pass, then close."""
         watch = asyncio.create_task(self._watch())
         try:
-            return await self._tick()
+            await self._tick()
         except Unreachable as error:
             raise error if isinstance(error, Unavailable) else Unavailable(str(error)) from None
         finally:
@@ -119,7 +119,12 @@ class Worker:
         self._end_by = min(self._end_by, monotonic() + 2 * CLEAN_UP)
         self._alarm.ring()
 
-    # --- what health checks ask
+    # --- what others ask
+
+    @property
+    def reports(self) -> list[Report]:
+        """What the runners of the last pass did, also of one that broke off."""
+        return self._tick.reports
 
     @property
     def running(self) -> int:
@@ -320,8 +325,8 @@ def _pacing(plan: Plan) -> Pacing:
     )
 
 
-async def tick_once(plan: Plan, signals: Signals) -> list[Report]:
+async def tick_once(plan: Plan, signals: Signals) -> None:
     """One pass in order within budgets; waits for what it started."""
     worker = Worker(plan, signals)
     await worker.open()
-    return await worker.once()
+    await worker.once()
