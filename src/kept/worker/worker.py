@@ -85,16 +85,26 @@ class Worker:
             )
         )
 
-    async def once(self) -> None:
-        """One pass, then close."""
-        watch = asyncio.create_task(self._watch())
+    async def once(self, told: asyncio.Event | None = None) -> bool:
+        """One pass, then close; False if it was *told* to stop first, which ends it like :meth:`stop`."""
+        tick, watch = asyncio.create_task(self._pass()), asyncio.create_task(self._watch())
+        self._tasks = [tick, watch]
+        word = asyncio.create_task((told or asyncio.Event()).wait())
+        try:
+            await asyncio.wait([tick, word], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            whole = tick.done()
+            word.cancel()
+            await self.stop("1s" if whole or not word.done() else None)
+        if tick.done() and not tick.cancelled():
+            tick.result()  # what broke it off
+        return whole
+
+    async def _pass(self) -> None:
         try:
             await self._tick()
         except Unreachable as error:
             raise error if isinstance(error, Unavailable) else Unavailable(str(error)) from None
-        finally:
-            watch.cancel()
-            await self.stop("1s")
 
     async def stop(self, grace: Duration | None = None) -> None:
         """Claim nothing more, let what runs finish within *grace*, give back the rest uncharged, close."""
@@ -102,6 +112,7 @@ class Worker:
         if self._stopping.is_set():
             return
         self._stopping.set()
+        self._rounds.stopped = True
         self._alarm.ring()
         self._post.runner.claiming = self._post.own.starting = False
         until = monotonic() + given.total_seconds()
