@@ -211,6 +211,22 @@ async def test_an_idle_pass_leaves_no_record_but_counts_as_a_success(database, c
         assert (row["run"], row["done_at"] is not None) == (None, True)
 
 
+async def test_a_pass_that_another_has_overtaken_counts_as_a_success_and_leaves_that_one_open(database, conn, clock):
+    async with pair(database, 1) as ((store, workers),):
+        await store.declare(PLACE, 60.0, singleton=False)
+        worker = await live(workers, lease=3600)
+        first = await take(store, worker, singleton=False)
+        clock.advance("61s")
+        second = await take(store, worker, singleton=False)
+        conn.execute("update kept.runner set deaths = 2")
+        assert await store.finish(PLACE, Lease(first.run, worker), DONE) == "ended"
+        row = runner_row(conn)
+        assert (row["run"], row["deaths"], row["done_at"] is not None) == (second.run, 2, True)
+        assert await store.finish(PLACE, Lease(second.run, worker), Ending("failed", code="oops")) == "ended"
+        after = runner_row(conn)
+        assert (after["run"], after["deaths"], after["done_at"]) == (None, 0, row["done_at"])
+
+
 async def test_a_failure_may_ask_for_a_longer_wait(database, conn):
     async with pair(database, 1) as ((store, workers),):
         await store.declare(PLACE, 60.0, singleton=True)

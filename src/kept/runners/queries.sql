@@ -51,6 +51,7 @@ select (select t.run from taken t), extract(epoch from p.next_at - kept.now())::
 
 -- name: finish
 -- Ends our pass: 'ended', 'busy' (a transaction of the user's has it locked), or 'lost': it is not ours any more.
+-- The row may name a later pass already, unless the runner is a singleton: that one is still open, but we did well.
 with mine as materialized (
   select u.id
     from kept.run u
@@ -66,10 +67,11 @@ with mine as materialized (
    where id = (select id from mine) and %(state)s::text <> 'idle'
 ), freed as (
   update kept.runner
-     set run = null, deaths = 0,
-         done_at = case when %(state)s::text in ('idle', 'done') then kept.now() else done_at end,
+     set run = nullif(run, (select id from mine)),
+         deaths = case when run = (select id from mine) then 0 else deaths end,
+         done_at = case when %(state)s::text in ('idle', 'done') then greatest(done_at, kept.now()) else done_at end,
          next_at = greatest(next_at, kept.now() + %(after)s::float8 * interval '1 second')
-   where name = %(row)s::text and run = (select id from mine)
+   where name = %(row)s::text and exists (select from mine)
 )
 select case when exists (select from mine) then 'ended'
             when exists (select from kept.run u join kept.worker w on w.id = u.worker
