@@ -227,6 +227,28 @@ async def test_a_pass_that_another_has_overtaken_counts_as_a_success_and_leaves_
         assert (after["run"], after["deaths"], after["done_at"]) == (None, 0, row["done_at"])
 
 
+async def test_successes_are_of_runners_that_somebody_runs_and_the_longest_ago_comes_first(database, conn, clock):
+    async with pair(database, 1) as ((store, workers),):
+        worker = await live(workers, lease=1e6)
+
+        async def succeed(row: str) -> float:
+            name, _, shard = row.partition("#")
+            place = place_of(name, singleton=False, index=int(shard) if shard else None, count=2)
+            await store.declare(place, 60.0, singleton=False)
+            taken = await take(store, worker, place=place, singleton=False)
+            await store.finish(place, Lease(taken.run, worker), DONE)
+            clock.advance("61s")
+            return runner_row(conn, place.row)["done_at"].timestamp()
+
+        await succeed("gone")
+        clock.advance("1h")
+        await succeed("part#1")
+        part, sweep = await succeed("part#0"), await succeed("sweep")
+        await succeed("part#1")
+        assert await store.successes(10) == [("part", part), ("sweep", sweep)]
+        assert await store.successes(1) == [("part", part)]
+
+
 async def test_a_failure_may_ask_for_a_longer_wait(database, conn):
     async with pair(database, 1) as ((store, workers),):
         await store.declare(PLACE, 60.0, singleton=True)

@@ -153,9 +153,11 @@ select r.id, r.name, r.kind, r.worker, r.slot, r.started_at, r.finished_at, r.st
  where r.id = %(id)s::bigint
 
 -- name: successes
--- When passes last ended well, idle ones included.
-select name, extract(epoch from done_at)::float8 from kept.runner
- where every is not null and done_at is not null order by done_at desc limit %(most)s::int
+-- When passes last ended well, idle ones included; of shards, the one that has waited longest. Who has not succeeded for
+-- long comes first, so that a limit leaves out the others; what nobody runs any more would be there for ever.
+select split_part(name, '#', 1), extract(epoch from min(done_at))::float8 from kept.runner
+ where every is not null and done_at is not null and next_at >= kept.now() - (every + interval '1 hour')
+ group by 1 order by 2 limit %(most)s::int
 
 -- name: runners
 select r.name, extract(epoch from r.every)::float8, r.singleton,
