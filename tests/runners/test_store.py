@@ -100,6 +100,24 @@ async def test_a_clock_that_steps_back_gives_no_pass_twice(database, clock):
         assert isinstance(await take(store, worker), NotDue)
 
 
+async def test_a_pass_of_a_clock_that_went_ahead_holds_nobody_up(database, conn, clock):
+    async with pair(database, 1) as ((store, workers),):
+        await store.declare(PLACE, 60.0, singleton=True)
+        clock.advance("30d")
+        worker = await live(workers)
+        taken = await take(store, worker)
+        await store.finish(PLACE, Lease(taken.run, worker), DONE)
+        clock.set_back("30d")
+        taken = await take(store, worker)
+        assert isinstance(taken, Taken)
+        await store.finish(PLACE, Lease(taken.run, worker), DONE)
+        answer = await take(store, worker)
+        assert isinstance(answer, NotDue)
+        assert answer.wait <= 60
+        row = runner_row(conn)
+        assert row["done_at"] < row["next_at"], "the last success is not one to come"
+
+
 # --- the dead
 
 

@@ -12,11 +12,14 @@ returning name
 
 -- name: take
 -- One row, if the place could be looked at: the run that was begun, seconds until one is due, and who is at it.
+-- A pass that began more than an interval from now was begun by a clock that went ahead and came back: it holds nobody up.
 -- The row is not waited for: somebody's statement on it is soon over, and a tick has other things to do.
 with mine as materialized (
   select pg_try_advisory_xact_lock(hashtextextended(%(key)s::text, 0)) as locked
 ), place as materialized (
-  select r.name, r.next_at, r.run
+  select r.name, r.run,
+         case when r.ran_at > kept.now() + %(every)s::float8 * interval '1 second' then kept.now()
+              else r.next_at end as next_at
     from kept.runner r
    where r.name = %(row)s::text and (select locked from mine)
      for update skip locked
@@ -69,7 +72,7 @@ with mine as materialized (
   update kept.runner
      set run = nullif(run, (select id from mine)),
          deaths = case when run = (select id from mine) then 0 else deaths end,
-         done_at = case when %(state)s::text in ('idle', 'done') then greatest(done_at, kept.now()) else done_at end,
+         done_at = case when %(state)s::text in ('idle', 'done') then kept.now() else done_at end,
          next_at = greatest(next_at, kept.now() + %(after)s::float8 * interval '1 second')
    where name = %(row)s::text and exists (select from mine)
 )
