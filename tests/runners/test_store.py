@@ -229,6 +229,16 @@ async def test_an_idle_pass_leaves_no_record_but_counts_as_a_success(database, c
         assert (row["run"], row["done_at"] is not None) == (None, True)
 
 
+async def test_a_record_has_no_column_that_nobody_writes(database, conn):
+    async with pair(database, 1) as ((store, workers),):
+        await store.declare(PLACE, 60.0, singleton=True)
+        worker = await live(workers)
+        lease = Lease((await take(store, worker)).run, worker)
+        await store.finish(PLACE, lease, Ending("failed", {"items": 2}, code="oops", reason="fatal", error="it broke"))
+        (run,) = runs(conn)
+        assert [name for name, value in run.items() if value is None] == []
+
+
 async def test_a_pass_that_another_has_overtaken_counts_as_a_success_and_leaves_that_one_open(database, conn, clock):
     async with pair(database, 1) as ((store, workers),):
         await store.declare(PLACE, 60.0, singleton=False)
