@@ -134,7 +134,7 @@ async def _read(parts: AsyncIterator[bytes], request: Request) -> bytes:
 
 
 def _counters(body: bytes, request: Request) -> object:
-    """Numbers by name, or one; an answer without a body, or with an object of something else, counts nothing."""
+    """Numbers by name, or one; an answer without a body counts nothing. Anything else is a :class:`Failure`."""
     if not body.strip():
         return None
     with suppress(msgspec.DecodeError, RecursionError):
