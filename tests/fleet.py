@@ -79,6 +79,11 @@ class Member:
         with explained(self.log.read_text):
             return eventually(said, timeout, what=f"{event} in {self.log.name}")[0]
 
+    @property
+    def printed(self) -> str:
+        """What it wrote to its standard output so far."""
+        return self.log.with_suffix(".out").read_text()
+
     def kill(self, which: signal.Signals = signal.SIGKILL) -> None:
         self.process.send_signal(which)
 
@@ -121,17 +126,23 @@ class Fleet:
         self._ledger.touch()
 
     def start(
-        self, *options: str, database: str | None = None, wait: bool = True, app: str = "errands:app", **settings: str
+        self,
+        *options: str,
+        database: str | None = None,
+        wait: bool = True,
+        app: str = "errands:app",
+        command: str = "worker",
+        **settings: str,
     ) -> Member:
         """Start ``kept worker`` with *options*; returns when it is at work, unless told not to *wait*."""
         log = self.folder / f"worker-{len(self.members)}.log"
-        with log.open("wb") as stderr:
+        with log.open("wb") as stderr, log.with_suffix(".out").open("wb") as stdout:
             process = subprocess.Popen(
-                [KEPT, "worker", app, *options],
+                [KEPT, command, app, *options],
                 cwd=self.folder,
                 env=self.environment(database=database, **settings),
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=stdout,
                 stderr=stderr,
             )
         member = Member(process, log, self.mark)

@@ -143,3 +143,29 @@ def test_a_tick_whose_runner_overruns_in_a_thread_ends_and_says_so(fleet: Fleet,
     assert "still runs" in said.stdout
     said = fleet.run("tick", "patrol:app", **settings | {"KEPT_TICK_RUNNERS": "upkeep,reclaim"})
     assert said.returncode == 0
+
+
+def test_a_tick_that_is_broken_off_tells_what_ran_before(fleet: Fleet, jobs: Jobs) -> None:
+    settings = {"KEPT_TICK_RUNNERS": "patrol,promote", "KEPT_TICK_RUNNER": "1s", "PATROL_EVERY": "1h"}
+    fleet.gate().touch()
+    with jobs.conn.transaction():
+        jobs.conn.execute("lock table kept.job in access exclusive mode")
+        said = fleet.run("tick", "patrol:app", **settings)
+    assert said.returncode == 75, said.stderr
+    assert said.stdout.startswith("patrol: items 1 in ")
+    assert "the runner promote overran its budget" in said.stderr
+
+
+@pytest.mark.parametrize(("grace", "state"), [("1h", "done"), ("200ms", "cancelled")])
+def test_sigterm_gives_the_runner_of_a_tick_its_grace(fleet: Fleet, jobs: Jobs, grace: str, state: str) -> None:
+    settings = {"KEPT_TICK_RUNNERS": "patrol,guard", "PATROL_EVERY": "1h", "KEPT_SHUTDOWN_GRACE": grace}
+    tick = fleet.start(app="patrol:app", command="tick", wait=False, **settings)
+    fleet.sees("start")
+    tick.kill(signal.SIGTERM)
+    if state == "done":
+        fleet.gate().touch()
+    assert tick.ended() == 75
+    assert states(jobs) == [state]
+    assert not fleet.effects("guard start"), "no further runner is begun"
+    if state == "done":
+        assert tick.printed.startswith("patrol: items 1 in ")

@@ -65,6 +65,51 @@ def test_a_job_that_runs_alone_is_given_back_at_shutdown_like_any_other(fleet: F
     eventually(lambda: not fleet.alive, what="no process left")
 
 
+# --- kept tick
+
+
+def test_sigterm_lets_a_tick_finish_what_runs_and_start_nothing_more(fleet: Fleet, jobs: Jobs) -> None:
+    held = [jobs.enqueue("hold", gate=str(fleet.gate())) for _ in range(3)]
+    tick = fleet.start("--concurrency", "1", command="tick", KEPT_TICK_RUNNERS="promote,jobs,upkeep", wait=False)
+    (first,) = fleet.sees("start")
+    tick.kill(signal.SIGTERM)
+    assert tick.says("worker_draining")["running"] == 1
+    fleet.gate().touch()
+    assert tick.ended() == 75
+    assert jobs.settled(first.job)["attempt"] == 1
+    assert [jobs.state(job) for job in held].count("pending") == 2
+    assert not jobs.value("select count(*) from kept.job where suspect or attempt > uncharged")
+    assert len(fleet.effects("start")) == 1
+    assert jobs.value("select state from kept.worker") == "closed"
+    told = tick.printed.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["promote", "jobs", "upkeep"]
+    assert told[-1] == "upkeep: skipped, the tick was told to stop"
+    assert not fleet.alive
+
+
+@pytest.mark.parametrize("task", ["hold", "hold_thread", "deaf"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_tick_gives_back_what_does_not_end_and_charges_nobody(
+    fleet: Fleet, jobs: Jobs, task: str, *, twice: bool
+) -> None:
+    job = jobs.enqueue(task, gate=str(fleet.gate()))
+    tick = fleet.start(command="tick", wait=False, KEPT_SHUTDOWN_GRACE="1h" if twice else "200ms")
+    fleet.sees("start", job)
+    tick.kill(signal.SIGTERM)
+    tick.says("worker_draining")
+    if twice:
+        tick.kill(signal.SIGTERM)
+    assert tick.ended() == 75
+    found = jobs.one(job)
+    assert (found["state"], found["attempt"], found["charged"]) == ("pending", 1, 0)
+    assert jobs.log(job) == ["aborted:shutdown"]
+    assert jobs.value("select ready and not suspect from kept.job where id = %s", job)
+    assert not fleet.alive
+
+
+# --- supervisors
+
+
 def test_a_supervisor_starts_a_killed_worker_again_and_ends_with_its_workers(fleet: Fleet, jobs: Jobs) -> None:
     supervisor = fleet.start("--processes", "2")
     eventually(lambda: len(supervisor.lines("worker_started")) == 2, what="two workers")

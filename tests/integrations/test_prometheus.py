@@ -17,6 +17,7 @@ from kept import signals
 from kept.integrations import gauges
 from kept.integrations.prometheus import Metrics
 from kept.integrations.tallies import MOST_CODES, MOST_LANES, SECONDS
+from kept.showable import clean
 from kept.signals import JobsClaimed, JobsSettled, PickUp, Settled, Signal
 
 KINDS = [kind for kind in Signal.__subclasses__() if kind.__module__ == signals.__name__]
@@ -359,6 +360,15 @@ def test_names_of_runs_and_counters_do_not_grow_without_bound() -> None:
     assert len(runs.samples) <= 1001
     assert len(counters.samples) <= 101
     assert value(metrics, "kept_run_counter_total", name="sweep0", counter="other") == 1100
+
+
+def test_a_counter_keeps_its_label_however_many_come_after_it() -> None:
+    metrics, odd = Metrics(), "password=abc"
+    for counter in (odd, *(f"counter{n}" for n in range(100)), odd):
+        metrics(ran("sweep", **{counter: 1}))
+    label = clean(odd, limit=100)
+    assert label != odd
+    assert value(metrics, "kept_run_counter_total", name="sweep", counter=label) == 2
 
 
 def test_a_counter_never_falls() -> None:

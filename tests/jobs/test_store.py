@@ -500,6 +500,15 @@ async def test_a_turn_is_taken_once_per_interval_by_whoever_comes_first(database
         assert await two.turn("upkeep", None, 60)
 
 
+async def test_a_turn_taken_by_a_clock_that_went_ahead_is_not_waited_for(database, clock):
+    async with stores(database) as [store]:
+        clock.advance("30d")
+        assert await store.turn("upkeep", None, 60)
+        clock.set_back("30d")
+        assert await store.turn("upkeep", None, 60)
+        assert not await store.turn("upkeep", None, 60)
+
+
 async def test_waiting_tasks_are_those_with_a_job_nobody_has_claimed(database, conn):
     lanes = [lane_of(conn, "idle"), lane_of(conn, "busy"), lane_of(conn, "waiting")]
     add(conn, task="busy")

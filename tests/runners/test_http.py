@@ -76,10 +76,25 @@ async def test_retry_after_moves_the_next_pass(database, conn):
     [
         *(("5", 5), ("99999999999", 86_400), (None, None), ("", None), ("soon", None)),
         *(("Thu, 01 Jan 1970 00:01:40 GMT", 90), ("Thu, 01 Jan 1970 00:00:01 GMT", 0)),
+        ("Thu, 01 Jan 1970 00:01:40 -0000", 90),
     ],
 )
 def test_retry_after_is_seconds_or_a_date(header, seconds):
-    assert http.wait_of(header, now=10.0) == (None if seconds is None else timedelta(seconds=seconds))
+    date = "Thu, 01 Jan 1970 00:00:10 GMT"
+    assert http.wait_of(header, date) == (None if seconds is None else timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize("date", [None, "", "today"])
+def test_a_date_to_wait_for_says_nothing_without_the_apis_own(date):
+    assert http.wait_of("Thu, 01 Jan 1970 00:01:40 GMT", date) is None
+    assert http.wait_of("5", date) == timedelta(seconds=5)
+
+
+async def test_a_date_in_retry_after_is_one_of_the_apis_clock(database, conn):
+    its = {"date": "Fri, 01 Jan 2100 00:00:00 GMT", "retry_after": "Fri, 01 Jan 2100 00:10:00 GMT"}
+    await passed(database, conn, answering(503, **its))
+    wait = conn.execute("select next_at - kept.now() from kept.runner where name = 'reminders'").fetchone()[0]
+    assert timedelta(minutes=9) < wait <= timedelta(minutes=10)
 
 
 async def test_an_api_that_hangs_is_out_of_time(database, conn):

@@ -56,7 +56,11 @@ def test_every_outcome_has_an_ending_and_a_lost_lease_has_none():
 
 
 @pytest.mark.parametrize(
-    "name", ["reclaim", "promote", "jobs", "upkeep", "schedules", "outbox", "sweep", "", "a b", "ä"]
+    "name",
+    [
+        *("reclaim", "promote", "jobs", "upkeep", "schedules", "outbox", "figures", "occurrences"),
+        *("sweep", "", "a b", "ä"),
+    ],
 )
 def test_a_name_that_is_taken_ours_or_odd_is_refused(name):
     with pytest.raises(Refused):

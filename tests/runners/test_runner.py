@@ -12,7 +12,7 @@ import pytest
 
 from desk import make
 from kept import Defer, Failure, LeaseLost, RunnerContext
-from kept.signals import ConnectionLost, RunFinished, RunLeaseLost, RunnerSkipped
+from kept.signals import ConnectionLost, RunFinished, RunLeaseLost, RunnerSkipped, WorkerFenced
 from recurrent import runner_row, runs
 from support import aeventually
 
@@ -309,6 +309,21 @@ async def test_a_worker_that_lost_its_lease_cancels_its_runner_and_the_fence_say
     effects = [n for (n,) in conn.execute("select n from effect").fetchall()]
     assert first["id"] in effects
     assert -first["id"] not in effects, "the transaction that was fenced off rolled back"
+
+
+async def test_a_worker_that_lost_its_lease_closes_the_runs_it_left_open(database, conn):
+    app, told = make(database, **SHORT, tick_runners=("promote", "jobs", "sweep"))
+
+    @app.runner("sweep", every="1h")
+    async def sweep():
+        await asyncio.Event().wait()
+
+    async with app.worker() as worker:
+        await aeventually(lambda: runs(conn))
+        conn.execute("update kept.worker set state = 'lost'")
+        await aeventually(lambda: told.of(WorkerFenced))
+        await aeventually(lambda: [run for run in runs(conn) if run["state"] == "abandoned"], 5, what="a closed run")
+        await worker.stop("0s")
 
 
 # --- who and where

@@ -100,6 +100,24 @@ async def test_a_clock_that_steps_back_gives_no_pass_twice(database, clock):
         assert isinstance(await take(store, worker), NotDue)
 
 
+async def test_a_pass_of_a_clock_that_went_ahead_holds_nobody_up(database, conn, clock):
+    async with pair(database, 1) as ((store, workers),):
+        await store.declare(PLACE, 60.0, singleton=True)
+        clock.advance("30d")
+        worker = await live(workers)
+        taken = await take(store, worker)
+        await store.finish(PLACE, Lease(taken.run, worker), DONE)
+        clock.set_back("30d")
+        taken = await take(store, worker)
+        assert isinstance(taken, Taken)
+        await store.finish(PLACE, Lease(taken.run, worker), DONE)
+        answer = await take(store, worker)
+        assert isinstance(answer, NotDue)
+        assert answer.wait <= 60
+        row = runner_row(conn)
+        assert row["done_at"] < row["next_at"], "the last success is not one to come"
+
+
 # --- the dead
 
 
@@ -209,6 +227,54 @@ async def test_an_idle_pass_leaves_no_record_but_counts_as_a_success(database, c
         assert runs(conn) == []
         row = runner_row(conn)
         assert (row["run"], row["done_at"] is not None) == (None, True)
+
+
+async def test_a_record_has_no_column_that_nobody_writes(database, conn):
+    async with pair(database, 1) as ((store, workers),):
+        await store.declare(PLACE, 60.0, singleton=True)
+        worker = await live(workers)
+        lease = Lease((await take(store, worker)).run, worker)
+        await store.finish(PLACE, lease, Ending("failed", {"items": 2}, code="oops", reason="fatal", error="it broke"))
+        (run,) = runs(conn)
+        assert [name for name, value in run.items() if value is None] == []
+
+
+async def test_a_pass_that_another_has_overtaken_counts_as_a_success_and_leaves_that_one_open(database, conn, clock):
+    async with pair(database, 1) as ((store, workers),):
+        await store.declare(PLACE, 60.0, singleton=False)
+        worker = await live(workers, lease=3600)
+        first = await take(store, worker, singleton=False)
+        clock.advance("61s")
+        second = await take(store, worker, singleton=False)
+        conn.execute("update kept.runner set deaths = 2")
+        assert await store.finish(PLACE, Lease(first.run, worker), DONE) == "ended"
+        row = runner_row(conn)
+        assert (row["run"], row["deaths"], row["done_at"] is not None) == (second.run, 2, True)
+        assert await store.finish(PLACE, Lease(second.run, worker), Ending("failed", code="oops")) == "ended"
+        after = runner_row(conn)
+        assert (after["run"], after["deaths"], after["done_at"]) == (None, 0, row["done_at"])
+
+
+async def test_successes_are_of_runners_that_somebody_runs_and_the_longest_ago_comes_first(database, conn, clock):
+    async with pair(database, 1) as ((store, workers),):
+        worker = await live(workers, lease=1e6)
+
+        async def succeed(row: str) -> float:
+            name, _, shard = row.partition("#")
+            place = place_of(name, singleton=False, index=int(shard) if shard else None, count=2)
+            await store.declare(place, 60.0, singleton=False)
+            taken = await take(store, worker, place=place, singleton=False)
+            await store.finish(place, Lease(taken.run, worker), DONE)
+            clock.advance("61s")
+            return runner_row(conn, place.row)["done_at"].timestamp()
+
+        await succeed("gone")
+        clock.advance("1h")
+        await succeed("part#1")
+        part, sweep = await succeed("part#0"), await succeed("sweep")
+        await succeed("part#1")
+        assert await store.successes(10) == [("part", part), ("sweep", sweep)]
+        assert await store.successes(1) == [("part", part)]
 
 
 async def test_a_failure_may_ask_for_a_longer_wait(database, conn):

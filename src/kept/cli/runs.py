@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import click
 
@@ -10,6 +10,7 @@ from kept.cli.main import Desk, Session
 from kept.cli.show import (
     as_dict,
     as_duration,
+    as_moment,
     as_text,
     brief,
     document,
@@ -50,17 +51,6 @@ def runners() -> None:
 def statements(desk: Desk) -> Queries:
     """The runners' statements, for an operator's connection."""
     return load_queries("kept.runners", desk.schema)
-
-
-def as_moment(_ctx: click.Context, _param: click.Parameter, value: str | None) -> datetime | None:
-    """For options like ``2026-11-17T08:00``; without a zone, UTC."""
-    if value is None:
-        return None
-    try:
-        given = datetime.fromisoformat(value)
-    except ValueError:
-        raise click.BadParameter(f"'{escape(value[:40])}' is not a time; write 2026-11-17T08:00") from None
-    return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
 def as_run_id(_ctx: click.Context, _param: click.Parameter, value: str) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from kept.app import App
-from kept.cli.main import FAILED, OK, Session, operator
+from kept.cli.main import FAILED, OK, TRY_LATER, Session, operator
 from kept.config import Settings
 from kept.db import migrate
 from kept.db.connect import Link, connect_sync
@@ -28,7 +28,7 @@ from kept.worker.alone import die_with_parent
 from kept.worker.post import Declared, declare
 from kept.worker.supervisor import INDEX, Supervisor
 from kept.worker.tick import Report
-from kept.worker.worker import Worker, tick_once
+from kept.worker.worker import Worker
 
 LET_GO = 0.2  # seconds for a thread without work to end
 LIVE_WITHIN = 10.0  # seconds: a loop that has not moved for longer is not live
@@ -138,21 +138,33 @@ def _warn(settings: Settings, app: App) -> None:
 def tick(session: Session, /, app: str | None, as_json: bool, **options: Any) -> None:
     """One pass over the runners within budgets; waits for what it started.
 
-    Exit code: 0 worked or idle, 1 a runner failed, 2 misconfigured, 75 try later.
+    SIGTERM or Ctrl-C ends it as it ends a worker. Exit code: 0 worked or idle, 1 a runner failed, 2 misconfigured, 75
+    try later.
     """
     loaded = session.app(app, **options)
     configure(loaded.settings.log_format, loaded.settings.log_level)
     loaded.signals.subscribe(LogSubscriber())
     _warn(loaded.settings, loaded)
-    reports = asyncio.run(tick_once(loaded.plan(once=True), loaded.signals))
-    for report in reports:
-        click.echo(_told(report, as_json=as_json))
-    _exit(FAILED if any(report.error for report in reports) else OK)
+    _exit(asyncio.run(_pass(loaded, as_json=as_json)))
+
+
+async def _pass(app: App, *, as_json: bool) -> int:
+    worker = Worker(app.plan(once=True), app.signals)
+    stop = _stop_on_signal(worker)
+    await worker.open()
+    try:
+        whole = await worker.once(stop)
+    finally:  # whatever broke it off: what ran before has run
+        for report in worker.reports:
+            click.echo(_told(report, as_json=as_json))
+    if not whole:
+        return TRY_LATER
+    return FAILED if any(report.error for report in worker.reports) else OK
 
 
 def _exit(code: int) -> NoReturn:
-    """End; a runner's thread that would not stop must not keep the process, its keeper gives back the slot."""
-    threads = [each for each in threading.enumerate() if each.name.startswith("kept-runner")]
+    """End; a thread that would not stop must not keep the process, its keeper gives back what is in its name."""
+    threads = [each for each in threading.enumerate() if each.name.startswith(("kept-runner", "kept-handler"))]
     for each in threads:
         each.join(LET_GO)
     if any(each.is_alive() for each in threads):

@@ -128,8 +128,9 @@ class Run:
         if signal.state in ("done", "idle"):
             self.succeeded_at = now
         for name, value in signal.counters.items():
-            known = name in self.counters or len(self.counters) < MOST_CODES
-            self.counters[clean(name, limit=100) if known else OTHER] += max(0.0, value)
+            label = clean(name, limit=100)
+            known = label in self.counters or len(self.counters) < MOST_CODES
+            self.counters[label if known else OTHER] += max(0.0, value)
 
     def copy(self) -> Run:
         """The same numbers, which no longer move."""

@@ -619,9 +619,11 @@ select l.queue, l.task from kept.lane l
 
 
 -- name: turn
--- Whoever moves next_at has the turn: once per interval in the whole cluster.
+-- Whoever moves next_at has the turn: once per interval in the whole cluster. One that is further away than that was set
+-- by a clock that went ahead and came back: nobody would have a turn until it is there again.
 update kept.runner set worker = %(worker)s, next_at = kept.now() + %(seconds)s * interval '1 second'
- where name = %(name)s and next_at <= kept.now()
+ where name = %(name)s
+   and (next_at <= kept.now() or next_at > kept.now() + %(seconds)s * interval '1 second')
 returning name
 
 

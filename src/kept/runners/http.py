@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
 from importlib.util import find_spec
@@ -72,7 +71,7 @@ async def call(request: Request, url: str | None, token: str | None, seconds: fl
             httpx2.AsyncClient(verify=_tls(), trust_env=False, follow_redirects=False, timeout=seconds) as client,
             client.stream(request.method, where, headers=headers) as response,
         ):
-            judge(response.status_code, response.headers.get("retry-after"), request)
+            judge(response.status_code, _wait(response.headers), request)
             return _counters(await _read(response.aiter_bytes(), request), request)
     except (TimeoutError, httpx2.TimeoutException):
         raise Failure(f"{_said(request)}: no answer within {seconds:.3g} s", code="timeout") from None
@@ -81,7 +80,7 @@ async def call(request: Request, url: str | None, token: str | None, seconds: fl
         raise Failure(f"{_said(request)}: no answer: {told}", code="no_connection") from None
 
 
-def judge(status: int, retry_after: str | None, request: Request) -> None:
+def judge(status: int, after: timedelta | None, request: Request) -> None:
     """Nothing, if *status* says that it was done; else a :class:`Failure` with a code of its own."""
     if 200 <= status < 300:
         return
@@ -91,24 +90,36 @@ def judge(status: int, retry_after: str | None, request: Request) -> None:
         f"{_said(request)}: the API answered {status}{hint}",
         code=f"http_{status}",
         retryable=again,
-        after=wait_of(retry_after, time.time()) if again else None,
+        after=after if again else None,
     )
 
 
-def wait_of(header: str | None, now: float) -> timedelta | None:
-    """How long ``Retry-After`` asks us to wait: seconds, or until a date."""
+def _wait(headers: Mapping[str, str]) -> timedelta | None:
+    return wait_of(headers.get("retry-after"), headers.get("date"))
+
+
+def wait_of(header: str | None, date: str | None) -> timedelta | None:
+    """How long ``Retry-After`` asks us to wait: seconds, or until a date.
+
+    That is one of the API's clock, which tells in *date* what time it is; ours may be another.
+    """
     if not header:
         return None
     try:
         if header.strip().isdecimal():
             wait = timedelta(seconds=min(float(header), LONGEST_WAIT.total_seconds()))
+        elif date:
+            wait = _moment(header) - _moment(date)
         else:
-            moment = parsedate_to_datetime(header)
-            then = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-            wait = timedelta(seconds=then - now)
+            return None
     except (ValueError, OverflowError):
         return None
     return min(max(wait, timedelta()), LONGEST_WAIT)
+
+
+def _moment(header: str) -> datetime:
+    moment = parsedate_to_datetime(header)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 async def _read(parts: AsyncIterator[bytes], request: Request) -> bytes:
@@ -123,7 +134,7 @@ async def _read(parts: AsyncIterator[bytes], request: Request) -> bytes:
 
 
 def _counters(body: bytes, request: Request) -> object:
-    """Numbers by name, or one; an answer without a body, or with an object of something else, counts nothing."""
+    """Numbers by name, or one; an answer without a body counts nothing. Anything else is a :class:`Failure`."""
     if not body.strip():
         return None
     with suppress(msgspec.DecodeError, RecursionError):

@@ -54,7 +54,7 @@ class Taken(Struct, frozen=True):
 
 
 class NotDue(Struct, frozen=True):
-    """Somebody had this interval's pass; *held*: and is still at it."""
+    """Somebody had this interval's pass."""
 
     wait: float  # seconds
 

@@ -12,11 +12,14 @@ returning name
 
 -- name: take
 -- One row, if the place could be looked at: the run that was begun, seconds until one is due, and who is at it.
+-- A pass that began more than an interval from now was begun by a clock that went ahead and came back: it holds nobody up.
 -- The row is not waited for: somebody's statement on it is soon over, and a tick has other things to do.
 with mine as materialized (
   select pg_try_advisory_xact_lock(hashtextextended(%(key)s::text, 0)) as locked
 ), place as materialized (
-  select r.name, r.next_at, r.run
+  select r.name, r.run,
+         case when r.ran_at > kept.now() + %(every)s::float8 * interval '1 second' then kept.now()
+              else r.next_at end as next_at
     from kept.runner r
    where r.name = %(row)s::text and (select locked from mine)
      for update skip locked
@@ -51,6 +54,7 @@ select (select t.run from taken t), extract(epoch from p.next_at - kept.now())::
 
 -- name: finish
 -- Ends our pass: 'ended', 'busy' (a transaction of the user's has it locked), or 'lost': it is not ours any more.
+-- The row may name a later pass already, unless the runner is a singleton: that one is still open, but we did well.
 with mine as materialized (
   select u.id
     from kept.run u
@@ -66,10 +70,11 @@ with mine as materialized (
    where id = (select id from mine) and %(state)s::text <> 'idle'
 ), freed as (
   update kept.runner
-     set run = null, deaths = 0,
+     set run = nullif(run, (select id from mine)),
+         deaths = case when run = (select id from mine) then 0 else deaths end,
          done_at = case when %(state)s::text in ('idle', 'done') then kept.now() else done_at end,
          next_at = greatest(next_at, kept.now() + %(after)s::float8 * interval '1 second')
-   where name = %(row)s::text and run = (select id from mine)
+   where name = %(row)s::text and exists (select from mine)
 )
 select case when exists (select from mine) then 'ended'
             when exists (select from kept.run u join kept.worker w on w.id = u.worker
@@ -151,9 +156,11 @@ select r.id, r.name, r.kind, r.worker, r.slot, r.started_at, r.finished_at, r.st
  where r.id = %(id)s::bigint
 
 -- name: successes
--- When passes last ended well, idle ones included.
-select name, extract(epoch from done_at)::float8 from kept.runner
- where every is not null and done_at is not null order by done_at desc limit %(most)s::int
+-- When passes last ended well, idle ones included; of shards, the one that has waited longest. Who has not succeeded for
+-- long comes first, so that a limit leaves out the others; what nobody runs any more would be there for ever.
+select split_part(name, '#', 1), extract(epoch from min(done_at))::float8 from kept.runner
+ where every is not null and done_at is not null and next_at >= kept.now() - (every + interval '1 hour')
+ group by 1 order by 2 limit %(most)s::int
 
 -- name: runners
 select r.name, extract(epoch from r.every)::float8, r.singleton,

@@ -14,7 +14,8 @@ from kept.runners.model import Counted, Counters, Ending, Failed, Lost, Outcome,
 BUILT_IN = ("reclaim", "promote", "schedules", "upkeep", "jobs")
 # Other systems' names for steps of ours.
 STANDS_FOR = {"outbox": ("reclaim", "promote", "jobs")}
-RESERVED = {*BUILT_IN, *STANDS_FOR}
+# The reader of figures is a runner where metrics are served; kept.runner has a row for who looks after occurrences.
+RESERVED = {*BUILT_IN, *STANDS_FOR, "figures", "occurrences"}
 MOST_NAME = 100
 MOST_COUNTERS = 50
 MOST_COUNTER = 100  # characters of a counter's name

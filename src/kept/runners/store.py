@@ -83,7 +83,7 @@ class RunnerStore:
         await self.link.rows(self.sql["disown"], {"worker": worker, "known": array(list(known))})
 
     async def successes(self, most: int) -> list[tuple[str, float]]:
-        """When passes of up to *most* runners last ended well, in seconds since 1970."""
+        """When passes of up to *most* runners last ended well, longest ago first, in seconds since 1970."""
         return [(row[0], row[1]) for row in await self.link.rows(self.sql["successes"], {"most": most})]
 
     async def purge(self, keep: float, *, batch: int = BATCH) -> int:

@@ -172,10 +172,12 @@ class Post:
     async def hand_back(self, lease: Lease) -> None:
         """Give back what is left in the name of a lease we gave up; if others were quicker, nothing is.
 
-        Nobody is charged: handlers were told to stop, nothing died.
+        Nobody is charged: handlers were told to stop, nothing died. Passes of runners are closed: at those
+        of one that is no singleton nobody would look before the next upkeep.
         """
         for each in await hand_back(self.store, lease.worker, started=()):
             self.signals.report(each.signal())
+        await self.own.abandon()
 
     async def close_lease(self) -> bool:
         """End the identity if nothing is in its name; False if that could not be done."""

@@ -34,6 +34,7 @@ class Rounds:
         self.post = post
         self.alarm = alarm
         self.listener: Listener | None = None
+        self.stopped = False  # a shutdown has begun
         self._chosen = chosen(post.plan.settings.tick_runners, (*BUILT_IN, *post.own.declared))
         self.schedules = Timekeeper(post, alarm, surveyed=self._does("promote"))
         self._survey = Survey(ready={}, promoted={})
@@ -64,7 +65,14 @@ class Rounds:
             items=settings.tick_items if plan.once else None,
         )
         if plan.once:
-            return Tick(runners, self.post.signals, limits, settings.tick_runners, patient={"jobs", *own})
+            return Tick(
+                runners,
+                self.post.signals,
+                limits,
+                settings.tick_runners,
+                patient={"jobs", *own},
+                stopped=lambda: self.stopped,
+            )
         due = {"reclaim": self._reclaim_due, "promote": self._survey_due, "upkeep": self._upkeep_due}
         due["schedules"] = lambda: self.schedules.due
         order = settings.tick_runners
@@ -259,20 +267,21 @@ class Rounds:
             self._look_at = min(self._look_at or inf, moment)
 
     async def drain_jobs(self, budget: Budget) -> int:
-        """Tick mode: claim within the budget and wait for what was started."""
+        """Tick mode: claim within the budget and wait for what was started; at a shutdown, it is the worker's to."""
         runner = self.post.runner
         runner.limit(budget.items)
         total = 0
-        while True:
+        while not self.stopped:
             claimed = await runner.step() + await self._take_suspect()
             total += claimed
             if not claimed and not runner.in_hand and not runner.looking:
-                return total
+                break
             if budget.seconds < 1 and runner.claiming:
                 runner.claiming = False
                 runner.release_waiting()
             if not claimed and not runner.has_settlements:
                 await self.alarm.sleep(WATCH)
+        return total
 
     async def _take_suspect(self) -> int:
         """Run one job whose process died, in a child; without a child, when nothing else runs here."""

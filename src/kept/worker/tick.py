@@ -81,21 +81,27 @@ class Tick:
         *,
         patient: Collection[str] = (),
         due: Mapping[str, Callable[[], bool]] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._runners = {name: runners[name] for name in chosen(order, runners)}
         self._patient = patient  # these stop by themselves when their budget is over, and are not cut off
         self._due = due or {}  # what needs no pass is not given one: a wake-up has to get through quickly
+        self._stopped = stopped  # no further runner is begun then
         self._signals = signals
         self._limits = limits
         self._lock = asyncio.Lock()
+        self.reports: list[Report] = []  # of the last pass: of one that broke off, what was done before
 
     async def __call__(self) -> list[Report]:
         """One pass. A runner that fails is reported and does not stop the others; a lost connection ends the pass."""
         async with self._lock:
             started = monotonic()
-            reports = []
+            self.reports = reports = []
             for name, runner in self._runners.items():
                 if name in self._due and not self._due[name]():
+                    continue
+                if self._stopped():
+                    reports.append(Report(name, 0, 0.0, note="skipped, the tick was told to stop"))
                     continue
                 budget = self._budget(started)
                 if budget.seconds <= 0:

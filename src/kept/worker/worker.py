@@ -85,16 +85,26 @@ class Worker:
             )
         )
 
-    async def once(self) -> list[Report]:
-        """One pass, then close."""
-        watch = asyncio.create_task(self._watch())
+    async def once(self, told: asyncio.Event | None = None) -> bool:
+        """One pass, then close; False if it was *told* to stop first, which ends it like :meth:`stop`."""
+        tick, watch = asyncio.create_task(self._pass()), asyncio.create_task(self._watch())
+        self._tasks = [tick, watch]
+        word = asyncio.create_task((told or asyncio.Event()).wait())
         try:
-            return await self._tick()
+            await asyncio.wait([tick, word], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            whole = tick.done()
+            word.cancel()
+            await self.stop("1s" if whole or not word.done() else None)
+        if tick.done() and not tick.cancelled():
+            tick.result()  # what broke it off
+        return whole
+
+    async def _pass(self) -> None:
+        try:
+            await self._tick()
         except Unreachable as error:
             raise error if isinstance(error, Unavailable) else Unavailable(str(error)) from None
-        finally:
-            watch.cancel()
-            await self.stop("1s")
 
     async def stop(self, grace: Duration | None = None) -> None:
         """Claim nothing more, let what runs finish within *grace*, give back the rest uncharged, close."""
@@ -102,6 +112,7 @@ class Worker:
         if self._stopping.is_set():
             return
         self._stopping.set()
+        self._rounds.stopped = True
         self._alarm.ring()
         self._post.runner.claiming = self._post.own.starting = False
         until = monotonic() + given.total_seconds()
@@ -119,7 +130,12 @@ class Worker:
         self._end_by = min(self._end_by, monotonic() + 2 * CLEAN_UP)
         self._alarm.ring()
 
-    # --- what health checks ask
+    # --- what others ask
+
+    @property
+    def reports(self) -> list[Report]:
+        """What the runners of the last pass did, also of one that broke off."""
+        return self._tick.reports
 
     @property
     def running(self) -> int:
@@ -320,8 +336,8 @@ def _pacing(plan: Plan) -> Pacing:
     )
 
 
-async def tick_once(plan: Plan, signals: Signals) -> list[Report]:
+async def tick_once(plan: Plan, signals: Signals) -> None:
     """One pass in order within budgets; waits for what it started."""
     worker = Worker(plan, signals)
     await worker.open()
-    return await worker.once()
+    await worker.once()

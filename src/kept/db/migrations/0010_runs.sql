@@ -16,7 +16,6 @@ create table kept.run (
   worker      uuid not null,
   worker_name text not null,
   singleton   boolean not null default false,
-  slot        timestamptz,                              -- the nominal time, if there is one
   started_at  timestamptz not null default kept.now(),
   finished_at timestamptz,
   state       text not null default 'running'
@@ -35,8 +34,8 @@ create index run_name on kept.run (name, started_at);
 
 -- Everything that ran: passes of runners, and slots of schedules with what became of their jobs.
 create view kept.runs as
-select r.id, r.name, 'runner'::text as kind, r.worker_name as worker, r.slot, r.started_at, r.finished_at, r.state,
-       r.counters, r.code, r.error, null::bigint as job
+select r.id, r.name, 'runner'::text as kind, r.worker_name as worker, null::timestamptz as slot, r.started_at,
+       r.finished_at, r.state, r.counters, r.code, r.error, null::bigint as job
   from kept.run r
 union all
 select o.id, s.name, 'schedule', w.name, o.slot, coalesce(o.started_at, live.claimed_at, h.claimed_at),
