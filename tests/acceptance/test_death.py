@@ -98,7 +98,7 @@ def reclaimed(ports: list[int]) -> dict[tuple[str, str], float]:
             families = text_string_to_metric_families(answer.read().decode())
         for sample in (s for family in families for s in family.samples if s.name == "kept_jobs_reclaimed_total"):
             total[sample.labels["reason"], sample.labels["state"]] += sample.value
-    return dict(total)
+    return dict(+total)  # those that are zero left out
 
 
 def test_only_jobs_that_had_started_are_charged_for_a_death(fleet: Fleet, jobs: Jobs) -> None:

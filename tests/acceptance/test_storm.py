@@ -13,7 +13,7 @@ pytestmark = pytest.mark.acceptance
 
 @pytest.mark.timeout(300)
 def test_events_reach_everybody_in_order_while_worker_broker_and_database_are_killed(tmp_path: Path) -> None:
-    outcome = storm(events=3000, parcels=50, workers=2, seed=7, folder=tmp_path, every=0.7)
+    outcome = storm(events=3000, parcels=50, workers=2, seed=7, folder=tmp_path, every=0.35)
     assert outcome.clean, str(outcome)
     assert outcome.committed == 3000
     assert sum(outcome.kills.values()) >= 3, "a storm without kills shows nothing"

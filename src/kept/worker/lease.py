@@ -34,7 +34,7 @@ class Lease:
     concurrency: int
     batch: int
     declared: dict[str, str]
-    schedules: dict[str, str]
+    schedules: dict[str, str] = field(default_factory=dict)
     seconds: float
     renew: float
     stall: float
