@@ -336,8 +336,9 @@ def _pacing(plan: Plan) -> Pacing:
     )
 
 
-async def tick_once(plan: Plan, signals: Signals) -> None:
-    """One pass in order within budgets; waits for what it started."""
+async def tick_once(plan: Plan, signals: Signals) -> list[Report]:
+    """One pass in order within budgets; waits for what it started, and tells what each runner did."""
     worker = Worker(plan, signals)
     await worker.open()
     await worker.once()
+    return worker.reports
