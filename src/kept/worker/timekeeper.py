@@ -34,13 +34,15 @@ class Timekeeper:
     @property
     def moment(self) -> float | None:
         """When there is something to do."""
-        if self._position is not None:
-            return self._looked_at
+        return self._looked_at if self._position is not None else self._slot_at
+
+    @property
+    def _slot_at(self) -> float | None:
         return self._alarm.schedule_at if self._surveyed else self._looked_at + pacing.SCHEDULES_AGAIN
 
     @property
     def _slot_due(self) -> bool:
-        return self.moment is not None and self.moment <= monotonic()
+        return self._slot_at is not None and self._slot_at <= monotonic()
 
     @property
     def _look_after_due(self) -> bool:
