@@ -324,7 +324,7 @@ async def test_two_open_runs_of_a_singleton_cannot_be(database, conn):
         await store.declare(PLACE, 60.0, singleton=True)
         worker = await live(workers)
         await take(store, worker)
-        conn.execute("update kept.runner set run = null, next_at = '-infinity'")  # as if somebody had meddled
+        conn.execute("update kept.runner set run = null, next_at = kept.now()")  # as if somebody had meddled
         assert not isinstance(await take(store, worker), Taken)
         with pytest.raises(psycopg.errors.UniqueViolation):
             copy = "select name, worker, 'x', true from kept.run"
