@@ -144,5 +144,5 @@ class App(Scheduling):
             await tick_once(self.plan(kept=False, once=True, own=False, **limits), self.signals)
         finally:
             stop()
-        records = await self._arun(door.find_many(self.sql, settled), None)
+        records = await self.arun(door.find_many(self.sql, settled), None)
         return [self._found(record, record.id) for record in records]

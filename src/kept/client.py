@@ -105,19 +105,13 @@ class Client:
 
     def run(self, steps: Steps[T], tx: object | None) -> T:
         """Run *steps* in the caller's transaction, or in one of our own."""
-        return self._run(steps, tx)
-
-    async def arun(self, steps: Steps[T], tx: object | None) -> T:
-        """:meth:`run` for async code."""
-        return await self._arun(steps, tx)
-
-    def _run(self, steps: Steps[T], tx: object | None) -> T:
         tx = self._transaction(tx)
         if tx is not None:
             return txs.run(txs.sync_tx(tx), steps)
         return self.run_alone(steps)
 
-    async def _arun(self, steps: Steps[T], tx: object | None) -> T:
+    async def arun(self, steps: Steps[T], tx: object | None) -> T:
+        """:meth:`run` for async code."""
         tx = self._transaction(tx)
         if tx is not None:
             return await txs.arun(txs.async_tx(tx), steps)
@@ -125,11 +119,11 @@ class Client:
 
     def run_in(self, steps: Steps[T], tx: object | None) -> T:
         """Run *steps* in the caller's transaction; there must be one."""
-        return self._run(steps, self._required(tx))
+        return self.run(steps, self._required(tx))
 
     async def arun_in(self, steps: Steps[T], tx: object | None) -> T:
         """:meth:`run_in` for async code."""
-        return await self._arun(steps, self._required(tx))
+        return await self.arun(steps, self._required(tx))
 
     def run_alone(self, steps: Steps[T]) -> T:
         """Run *steps* in a transaction of our own, which commits."""
@@ -155,24 +149,24 @@ class Client:
 
     def enqueue_request(self, request: Request, tx: object | None) -> Job[Any]:
         """Write one job."""
-        ticket = self._run(door.enqueue(self.sql, request), tx)
+        ticket = self.run(door.enqueue(self.sql, request), tx)
         return self._job_of(request, ticket) if ticket.created else self._existing(ticket, tx)
 
     async def aenqueue_request(self, request: Request, tx: object | None) -> Job[Any]:
         """:meth:`enqueue_request` for async code."""
-        ticket = await self._arun(door.enqueue(self.sql, request), tx)
+        ticket = await self.arun(door.enqueue(self.sql, request), tx)
         return self._job_of(request, ticket) if ticket.created else await self._aexisting(ticket, tx)
 
     def enqueue_many(self, calls: Iterable[Call[R]], *, tx: object | None = None) -> list[Job[R]]:
         """Write many jobs in one go, in order: all of them or none."""
         requests = _requests(calls)
-        tickets = self._run(door.enqueue_many(self.sql, requests), tx)
+        tickets = self.run(door.enqueue_many(self.sql, requests), tx)
         return [self._job_of(request, ticket) for request, ticket in zip(requests, tickets, strict=True)]
 
     async def aenqueue_many(self, calls: Iterable[Call[R]], *, tx: object | None = None) -> list[Job[R]]:
         """:meth:`enqueue_many` for async code."""
         requests = _requests(calls)
-        tickets = await self._arun(door.enqueue_many(self.sql, requests), tx)
+        tickets = await self.arun(door.enqueue_many(self.sql, requests), tx)
         return [self._job_of(request, ticket) for request, ticket in zip(requests, tickets, strict=True)]
 
     def _job_of(self, request: Request, ticket: Ticket) -> Job[Any]:
@@ -188,20 +182,20 @@ class Client:
         )
 
     def _existing(self, ticket: Ticket, tx: object | None) -> Job[Any]:
-        return replace(self._found(self._run(door.find(self.sql, ticket.id), tx), ticket.id), created=False)
+        return replace(self._found(self.run(door.find(self.sql, ticket.id), tx), ticket.id), created=False)
 
     async def _aexisting(self, ticket: Ticket, tx: object | None) -> Job[Any]:
-        return replace(self._found(await self._arun(door.find(self.sql, ticket.id), tx), ticket.id), created=False)
+        return replace(self._found(await self.arun(door.find(self.sql, ticket.id), tx), ticket.id), created=False)
 
     # --- looking at jobs
 
     def job(self, id: int) -> Job[Any]:
         """The job with this id, live or settled."""
-        return self._found(self._run(door.find(self.sql, id), None), id)
+        return self._found(self.run(door.find(self.sql, id), None), id)
 
     async def ajob(self, id: int) -> Job[Any]:
         """:meth:`job` for async code."""
-        return self._found(await self._arun(door.find(self.sql, id), None), id)
+        return self._found(await self.arun(door.find(self.sql, id), None), id)
 
     def _found(self, record: Record | None, id: int) -> Job[Any]:
         if record is None:
@@ -229,7 +223,7 @@ class Client:
         """Wait for the job's end; see :meth:`Job.result`."""
         deadline = time.monotonic() + duration(timeout, field="timeout").total_seconds()
         pause = POLL_FIRST
-        while (outcome := self._run(door.outcome(self.sql, job.id), None)) is None:
+        while (outcome := self.run(door.outcome(self.sql, job.id), None)) is None:
             if time.monotonic() >= deadline:
                 raise ResultPending(f"job {job.id} was not settled within {timeout}")
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
@@ -240,7 +234,7 @@ class Client:
         """:meth:`result_of` for async code."""
         deadline = time.monotonic() + duration(timeout, field="timeout").total_seconds()
         pause = POLL_FIRST
-        while (outcome := await self._arun(door.outcome(self.sql, job.id), None)) is None:
+        while (outcome := await self.arun(door.outcome(self.sql, job.id), None)) is None:
             if time.monotonic() >= deadline:
                 raise ResultPending(f"job {job.id} was not settled within {timeout}")
             await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
@@ -264,12 +258,12 @@ class Client:
 
     def cancel_job(self, job: Job[Any]) -> Job[Any]:
         """Settle a pending job as cancelled; see :meth:`Job.cancel`."""
-        self._check_cancelled(job, self._run(door.cancel(self.sql, job.id), None))
+        self._check_cancelled(job, self.run(door.cancel(self.sql, job.id), None))
         return self.job(job.id)
 
     async def acancel_job(self, job: Job[Any]) -> Job[Any]:
         """:meth:`cancel_job` for async code."""
-        self._check_cancelled(job, await self._arun(door.cancel(self.sql, job.id), None))
+        self._check_cancelled(job, await self.arun(door.cancel(self.sql, job.id), None))
         return await self.ajob(job.id)
 
     def _check_cancelled(self, job: Job[Any], state: str | None) -> None:

@@ -92,7 +92,7 @@ class Events(Client):
         a second emit returns the first one's id and does nothing.
         """
         emission = self._emission(event, data, key, about)
-        return self._run(door.emit(self.outbox_sql, emission, self.unique_for), tx)
+        return self.run(door.emit(self.outbox_sql, emission, self.unique_for), tx)
 
     async def aemit(
         self,
@@ -105,17 +105,17 @@ class Events(Client):
     ) -> str:
         """:meth:`emit` for async code."""
         emission = self._emission(event, data, key, about)
-        return await self._arun(door.emit(self.outbox_sql, emission, self.unique_for), tx)
+        return await self.arun(door.emit(self.outbox_sql, emission, self.unique_for), tx)
 
     def emit_many(self, events: Iterable[object], *, tx: object | None = None) -> list[str]:
         """Emit many events in one statement, in order: all of them or none."""
         emissions = [self._emission(event, None, None, About()) for event in events]
-        return self._run(door.emit_many(self.outbox_sql, emissions), tx)
+        return self.run(door.emit_many(self.outbox_sql, emissions), tx)
 
     async def aemit_many(self, events: Iterable[object], *, tx: object | None = None) -> list[str]:
         """:meth:`emit_many` for async code."""
         emissions = [self._emission(event, None, None, About()) for event in events]
-        return await self._arun(door.emit_many(self.outbox_sql, emissions), tx)
+        return await self.arun(door.emit_many(self.outbox_sql, emissions), tx)
 
     def _emission(self, given: object, data: object, key: str | None, about: About) -> Emission:
         if isinstance(given, str):
