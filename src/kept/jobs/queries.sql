@@ -549,6 +549,11 @@ returning worker, name, jobs, failed, reason
 select pg_notify('kept:wake', %(what)s)
 
 
+-- name: vacuum
+-- Whoever is at it already is not waited for. No truncating: it would lock everybody out, and the room is needed again.
+vacuum (skip_locked, truncate off, index_cleanup on) kept.job
+
+
 -- name: sleep
 insert into kept.sleeper (lane, worker, until)
 select lane, %(worker)s, kept.now() + %(seconds)s * interval '1 second' from unnest(%(lanes)s::int[]) lane

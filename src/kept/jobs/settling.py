@@ -46,6 +46,7 @@ class Settling:
     wake: Callable[[], None]
     has_early: bool = False  # a claim is on its way that a step has to go on from: the connection is taken
     park_until: float | None = None  # when the first of those that this runner parked comes back
+    settled: int = 0  # jobs that left a dead row behind
     _finished: list[Finished] = field(default_factory=list)
     _unconfirmed: dict[int, Finished] = field(default_factory=dict)
     _missing: list[Finished] = field(default_factory=list)  # sent, and not settled by that
@@ -78,6 +79,7 @@ class Settling:
 
     def _settled(self, settled: list[Finished]) -> None:
         if settled:
+            self.settled += len(settled)
             for each in settled:
                 self.marks.end(each.job.id)
                 if isinstance(each.settlement, Park) and each.settlement.delay > 0:
@@ -143,6 +145,7 @@ class Settling:
             if isinstance(each.outcome, LostLease):
                 self.signals.report(reports.lost(self.book, each.job))
         if gone:
+            self.settled += len(gone)
             self.signals.report(reports.completed(self.book, gone))
         for id in await self.store.still_ours(worker, present) if present else ():
             each = self._unconfirmed.pop(id)

@@ -36,6 +36,7 @@ from kept.worker.post import CLEAN_UP, Plan, Post
 from kept.worker.rounds import WATCH, Rounds
 from kept.worker.sinks import SinkWatch
 from kept.worker.tick import Report, Unreachable
+from kept.worker.vacuum import Vacuum
 
 
 class Worker:
@@ -50,6 +51,7 @@ class Worker:
         self._rounds = Rounds(self._post, self._alarm)
         self._tick = self._rounds.tick()
         self._sinks = SinkWatch(plan.subscriptions, plan.settings.queues)
+        self._vacuum = Vacuum(plan.database, plan.settings.schema, self.name, signals)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._hurried = False
@@ -228,13 +230,14 @@ class Worker:
                 await self._stopping.wait()
 
     async def _watch(self) -> None:
-        """Look after deadlines and the lease, whatever the loop is waiting for."""
+        """Look after deadlines, the lease and the dead rows we leave, whatever the loop is waiting for."""
         while True:
             self._post.lease.board.beat()
             try:
                 self._post.runner.expire()
                 self._post.own.expire()
                 self._post.look_after_lease()
+                self._vacuum.look(self._post.runner.settled)
             except Exception as error:  # noqa: BLE001  # no process to be had, say: the next look may find one
                 self._report_failure("watch", error)
             await asyncio.sleep(WATCH)
@@ -316,6 +319,7 @@ class Worker:
         for task in self._tasks[1:]:
             task.cancel()
         await self._sinks.stop()
+        await self._vacuum.stop()
         closed = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience()):
