@@ -1,0 +1,29 @@
+"""What can go wrong, by name. A fault is one small class; the lists of the modules are put together here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kept.errors import Refused
+from kept.verify.faults import handlers, processes
+from kept.verify.faults.fault import Fault
+
+ALL: tuple[Fault, ...] = (*processes.FAULTS, *handlers.FAULTS)
+
+
+def chosen(names: Iterable[str] | None) -> Sequence[Fault]:
+    """The faults of these names and groups; without any, all but those that must be asked for by name."""
+    if names is None:
+        return [fault for fault in ALL if not fault.by_name_only]
+    found: dict[str, Fault] = {}
+    for name in names:
+        these = [f for f in ALL if f.name == name or (f.group == name and not f.by_name_only)]
+        if not these:
+            raise Refused(f"faults: there is no {name!r}; there are {', '.join(known())}", field="faults")
+        found |= {fault.name: fault for fault in these}
+    return list(found.values())
+
+
+def known() -> list[str]:
+    """Every name that can be asked for: groups, then faults."""
+    return [*dict.fromkeys(fault.group for fault in ALL), *(fault.name for fault in ALL)]

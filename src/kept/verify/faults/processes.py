@@ -1,0 +1,137 @@
+"""Processes that die, freeze and are told to leave."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from random import Random
+from typing import ClassVar
+
+from kept.verify.crew import Role
+from kept.verify.faults.fault import Fault, Group
+from kept.verify.scene import Scene
+
+THAWED = 1.5  # seconds past lease and scan before the frozen go on: others have their jobs by then
+WAIT, LOOK = 5.0, 0.1  # seconds for somebody to be there, and between looks
+HURRY = 0.2  # seconds between two signals
+
+
+class _OnWorkers(Fault):
+    group: ClassVar[Group] = "worker"
+
+
+class Kill(_OnWorkers):
+    """SIGKILL of a worker: its keeper is left to tell."""
+
+    name: ClassVar[str] = "kill"
+    role: ClassVar[Role] = "worker"
+
+    def inject(self, scene: Scene, chance: Random) -> str:
+        pid = victim(scene, self.role, chance)
+        if pid is None:
+            return ""
+        scene.kill(pid)
+        return f"{self.role} {pid}"
+
+
+class KillKeeper(Kill):
+    """SIGKILL of a keeper: its worker has to notice and start another."""
+
+    name: ClassVar[str] = "keeper"
+    role: ClassVar[Role] = "keeper"
+
+
+class KillSupervisor(Kill):
+    """SIGKILL of a supervisor: its workers end in order, without it."""
+
+    name: ClassVar[str] = "supervisor"
+    role: ClassVar[Role] = "supervisor"
+
+
+class KillChild(Kill):
+    """SIGKILL of the process in which a suspect runs alone, or stands by to."""
+
+    name: ClassVar[str] = "child"
+    role: ClassVar[Role] = "child"
+
+
+class Host(_OnWorkers):
+    """SIGKILL of a worker and its keeper at once, as when a host dies: nobody is left to tell."""
+
+    name: ClassVar[str] = "host"
+
+    def inject(self, scene: Scene, chance: Random) -> str:
+        pid = victim(scene, "worker", chance)
+        if pid is None:
+            return ""
+        keeper = scene.workers.keeper_of(pid)
+        scene.kill(*([keeper] if keeper else []), pid)  # the keeper first: it is quick
+        return f"worker {pid} and its keeper"
+
+
+class Stop(_OnWorkers):
+    """SIGSTOP of a worker and its keeper past their lease, then SIGCONT: what they do now is too late."""
+
+    name: ClassVar[str] = "stop"
+    whole: ClassVar[bool] = True
+
+    def inject(self, scene: Scene, chance: Random) -> str:
+        pid = victim(scene, "worker", chance)
+        if pid is None:
+            return ""
+        frozen = (pid, *scene.workers.below(pid)) if self.whole else (pid,)
+        scene.freeze(*frozen)
+        try:
+            time.sleep(scene.lease + scene.scan + THAWED)
+        finally:
+            scene.thaw(*frozen)
+        return f"worker {pid}{' and its keeper' if self.whole else ''}"
+
+
+class StopAlone(Stop):
+    """SIGSTOP of a worker alone: its keeper must not go on for it."""
+
+    name: ClassVar[str] = "stop-alone"
+    whole: ClassVar[bool] = False
+
+
+class Term(_OnWorkers):
+    """SIGTERM twice, as by somebody in a hurry: what runs is given back at once."""
+
+    name: ClassVar[str] = "term"
+
+    def inject(self, scene: Scene, chance: Random) -> str:
+        pid = victim(scene, "worker", chance)
+        if pid is None:
+            return ""
+        scene.tell(pid, signal.SIGTERM)
+        time.sleep(HURRY)
+        scene.tell(pid, signal.SIGTERM)
+        return f"worker {pid}"
+
+
+def victim(scene: Scene, role: Role, chance: Random) -> int | None:
+    """One of the processes that are *role*; waits for one to be there."""
+    found = eventually(lambda: scene.workers.pids(role))
+    return chance.choice(found) if found else None
+
+
+def eventually(look: Callable[[], list[int]], within: float = WAIT) -> list[int]:
+    """What *look* finds, as soon as it finds something; nothing if that takes too long."""
+    until = time.monotonic() + within
+    while not (found := look()) and time.monotonic() < until:
+        time.sleep(LOOK)
+    return found
+
+
+FAULTS: tuple[Fault, ...] = (
+    Kill(),
+    KillKeeper(),
+    KillSupervisor(),
+    KillChild(),
+    Host(),
+    Stop(),
+    StopAlone(),
+    Term(),
+)

@@ -1,0 +1,66 @@
+"""What faults act upon: the processes, the server and the network of one run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from kept.verify.crew import Processes
+
+
+class Client(Protocol):
+    """Who enqueues one job for a fault, and waits for its end."""
+
+    def enqueue(self, task: str, **args: object) -> int: ...
+    def settled(self, job: int, within: float) -> bool: ...
+
+
+@dataclass(slots=True)
+class Scene:
+    """One run as a fault sees it."""
+
+    database: str  # for workers and producers: through the proxy, if there is one
+    direct: str  # past the proxy
+    schema: str
+    folder: Path
+    lease: float
+    scan: float
+    workers: Processes
+    producers: Processes
+    client: Client
+    server: Any = None  # verify.server.Server, if the server is ours
+    proxy: Any = None  # verify.proxy.Proxy, if a fault needs one
+    extras: dict[str, Any] = field(default_factory=dict)  # what other needs were set up as: "replica", "pooler"
+    killed: list[int] = field(default_factory=list)
+    frozen: list[int] = field(default_factory=list)
+
+    def kill(self, *pids: int, which: signal.Signals = signal.SIGKILL) -> None:
+        """Kill processes of workers; what dies with them is written down as well."""
+        whole = [each for pid in pids for each in (pid, *self.workers.below(pid))]
+        self.killed += whole
+        for pid in pids:
+            _send(pid, which)
+
+    def freeze(self, *pids: int) -> None:
+        """Stop processes."""
+        self.frozen += pids
+        for pid in pids:
+            _send(pid, signal.SIGSTOP)
+
+    def tell(self, pid: int, which: signal.Signals) -> None:
+        """Send a signal that ends nobody by force."""
+        _send(pid, which)
+
+    def thaw(self, *pids: int) -> None:
+        """Let stopped processes go on."""
+        for pid in pids:
+            _send(pid, signal.SIGCONT)
+
+
+def _send(pid: int, which: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, which)
