@@ -128,13 +128,13 @@ class Client:
     def run_alone(self, steps: Steps[T]) -> T:
         """Run *steps* in a transaction of our own, which commits."""
         _refuse_on_loop()
-        with self._pool()[0].connection() as conn, conn.transaction():
-            return txs.run(conn, steps)
+        with self._pool()[0].connection() as conn:
+            return txs.commit(conn, steps)
 
     async def arun_alone(self, steps: Steps[T]) -> T:
         """:meth:`run_alone` for async code."""
-        async with self._pool()[1].connection() as conn, conn.transaction():
-            return await txs.arun(conn, steps)
+        async with self._pool()[1].connection() as conn:
+            return await txs.acommit(conn, steps)
 
     def _required(self, tx: object | None) -> object:
         tx = self._transaction(tx)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, LiteralString
 
@@ -11,6 +12,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
+from kept.db import points
 from kept.db.wire import Connection, Ready, Reply, Wire
 from kept.errors import Misconfigured, Unavailable
 from kept.redact import redact
@@ -121,7 +123,14 @@ class Link:
 
     async def ask(self, query: LiteralString, params: Params | None = None) -> Reply:
         """:meth:`rows`, to be read later: that takes time which another statement could use."""
-        text, values = _bound(query, params)
+        if points.armed is None:
+            return await self._ask(*_bound(query, params))
+        points.before_statement(query, params)
+        reply = await self._ask(*_bound(query, params))
+        points.after_statement(query, self.conn.pgconn, params)
+        return reply
+
+    async def _ask(self, text: LiteralString, values: Sequence[object]) -> Reply:
         if not self.pooled:
             return await self._wire.ask(text, values)
         cursor = psycopg.AsyncRawCursor(self.conn)
@@ -130,6 +139,14 @@ class Link:
             await cursor.execute(text, values, binary=True)
             assert cursor.pgresult is not None
             return Reply(self.conn, cursor.pgresult)
+
+    @asynccontextmanager
+    async def transaction(self, name: str) -> AsyncIterator[None]:
+        """One transaction for several statements; *name* is what its commit does."""
+        async with self.conn.transaction():
+            yield
+            points.before(name)
+        points.after(name, self.conn.pgconn)
 
     def made_up(self, query: LiteralString, params: Params) -> Ready | None:
         """A statement that was asked before, to be sent later without waiting; None: this cannot be done here."""

@@ -20,6 +20,7 @@ import psycopg
 from psycopg.rows import args_row
 from psycopg.sql import SQL
 
+from kept.db import points
 from kept.db.queries import DEFAULT_SCHEMA, in_schema
 from kept.errors import Error, Misconfigured, SchemaMismatch, Unavailable
 
@@ -277,6 +278,8 @@ def _apply_one(conn: Connection, schema: str, one: Migration) -> bool:
             return False
         conn.execute(_sql(one.sql, schema))
         conn.execute(_record(one, schema).encode())
+        points.before(f"migration.{label(one)}")
+    points.after(f"migration.{label(one)}", conn.pgconn)
     return True
 
 

@@ -16,6 +16,7 @@ from typing import LiteralString
 DEFAULT_SCHEMA = "kept"
 _HEADER = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _INCLUDE = re.compile(r"^ *-- include: (\w+)$", re.MULTILINE)
+_names: dict[str, str] = {}
 
 
 def in_schema(text: str, schema: str) -> str:
@@ -44,6 +45,8 @@ class Queries:
         self._statements = {
             name: _INCLUDE.sub(lambda found: written[found[1]], statement) for name, statement in written.items()
         }
+        feature = package.rpartition(".")[2]
+        _names.update({statement: f"{feature}.{name}" for name, statement in self._statements.items()})
 
     def __getitem__(self, name: str) -> LiteralString:
         # Literal in every sense that matters: it comes from our own files and holds no value of a caller.
@@ -51,6 +54,11 @@ class Queries:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._statements)
+
+
+def name_of(statement: str) -> str | None:
+    """What a statement that was loaded is called: ``jobs.claim``."""
+    return _names.get(statement)
 
 
 @cache

@@ -14,12 +14,14 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
+from kept.db import points
 from kept.db.connect import Params, numbered
 from kept.db.foreign import adapter, kinds, words
 from kept.db.unfit import in_our_words
 
 T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
+COMMIT = "tx.commit"  # of an operation in a transaction of our own
 
 
 class Copy(NamedTuple):
@@ -65,7 +67,10 @@ def run(conn: SyncConnection | adapter.Sync, steps: Steps[T]) -> T:
     try:
         what = next(steps)
         while True:
-            what = steps.send(_answer(cursor, what))
+            points.before_statement(what[0])
+            answer = _answer(cursor, what)
+            points.after_statement(what[0], conn.pgconn)
+            what = steps.send(answer)
     except StopIteration as done:
         result: T = done.value
         return result
@@ -84,7 +89,10 @@ async def arun(conn: AsyncConnection | adapter.Async, steps: Steps[T]) -> T:
         try:
             what = next(steps)
             while True:
-                what = steps.send(await _aanswer(cursor, what))
+                points.before_statement(what[0])
+                answer = await _aanswer(cursor, what)
+                points.after_statement(what[0], conn.pgconn)
+                what = steps.send(answer)
         except StopIteration as done:
             result: T = done.value
             return result
@@ -93,6 +101,24 @@ async def arun(conn: AsyncConnection | adapter.Async, steps: Steps[T]) -> T:
             if ours is None:
                 raise
             raise ours from error
+
+
+def commit(conn: SyncConnection, steps: Steps[T]) -> T:
+    """Drive *steps* in a transaction of their own, which commits."""
+    with conn.transaction():
+        done = run(conn, steps)
+        points.before(COMMIT)
+    points.after(COMMIT, conn.pgconn)
+    return done
+
+
+async def acommit(conn: AsyncConnection, steps: Steps[T]) -> T:
+    """:func:`commit` over an async connection."""
+    async with conn.transaction():
+        done = await arun(conn, steps)
+        points.before(COMMIT)
+    points.after(COMMIT, conn.pgconn)
+    return done
 
 
 def _answer(cursor: psycopg.RawCursor[Any], what: tuple[LiteralString, Params] | Copy) -> Rows:

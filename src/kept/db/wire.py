@@ -15,6 +15,9 @@ from psycopg.adapt import Transformer
 from psycopg.generators import execute
 from psycopg.rows import TupleRow
 
+from kept.db import points
+
+EARLY = "wire.early"  # a statement that is sent before anybody can wait for its answer
 Connection = psycopg.AsyncConnection[TupleRow]
 Values = Sequence[bytes | None]
 
@@ -46,7 +49,7 @@ class Sent:
         """The answer: at once, if somebody else has waited for it."""
         if self._waiting:
             try:
-                self._reply = await self._wire.receive()
+                self._reply = await self._wire.receive_early()
             finally:
                 self._waiting = False
                 self._wire.let_go(self)
@@ -94,6 +97,7 @@ class Wire:
 
     def send(self, ready: Ready) -> Sent | None:
         """Send a statement now; None if the connection is in use."""
+        points.before(EARLY)
         wire = self._conn.pgconn
         if not _taken_at_once(self._conn):
             return None
@@ -113,6 +117,12 @@ class Wire:
             if result.status == pq.ExecStatus.FATAL_ERROR:
                 raise psycopg.errors.error_from_result(result, encoding=self._encoding)
         return Reply(self._conn, results[-1])
+
+    async def receive_early(self) -> Reply:
+        """The answer to what was sent without waiting."""
+        reply = await self.receive()
+        points.after(EARLY, self._conn.pgconn)
+        return reply
 
     def let_go(self, sent: Sent) -> None:
         """The connection is anybody's again."""

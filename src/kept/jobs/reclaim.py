@@ -31,21 +31,21 @@ class Reclaimed(NamedTuple):
 
 async def reclaim_expired(store: Store) -> list[Reclaimed]:
     """Take back the jobs of every worker whose lease ran out. Safe for any number of reclaimers at once."""
-    async with store.link.conn.transaction():
+    async with store.link.transaction("reclaim.expired"):
         lost = await store.lose_expired()
         return await _take_back(store, lost, "expired", started=None)
 
 
 async def reclaim_abandoned(store: Store) -> list[Reclaimed]:
     """Take back jobs that name a worker which is not live. None are expected; this is the net below the net."""
-    async with store.link.conn.transaction():
+    async with store.link.transaction("reclaim.abandoned"):
         abandoned = dict.fromkeys(await store.abandoned(), "unknown")
         return await _take_back(store, abandoned, "orphaned", started=None)
 
 
 async def hand_back(store: Store, worker: UUID, started: Collection[int]) -> list[Reclaimed]:
     """Give back all that *worker*, which is gone, held; only jobs that had *started* are charged."""
-    async with store.link.conn.transaction():
+    async with store.link.transaction("reclaim.hand_back"):
         return await _take_back(store, await store.lose(worker), "handed_back", started=frozenset(started))
 
 
@@ -58,11 +58,11 @@ async def hand_back_with_word(
     stands until then, so that nobody else takes the rest for started as well.
     """
     began = frozenset(started)
-    async with store.link.conn.transaction():
+    async with store.link.transaction("reclaim.started"):
         told = await _put_back(store, {worker: name}, await store.held(worker, began), reason, began) if began else []
         for each in told:
             await store.leave_word(*each)
-    async with store.link.conn.transaction():
+    async with store.link.transaction("reclaim.rest"):
         for each in await _take_back(store, await store.lose(worker), reason, started=began):
             if each.jobs or not told:
                 await store.leave_word(*each)

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar, assert_never
 import msgspec
 from msgspec import Struct
 
+from kept.db import points
 from kept.db.queries import Queries
 from kept.db.tx import Steps
 from kept.errors import Refused
@@ -117,7 +118,9 @@ class Publisher:
         if fit:
             try:
                 async with asyncio.timeout(self._timeout):
+                    points.before("outbox.publish")
                     given = await self.sink.publish(fit, ordered=self._ordered)
+                    points.after("outbox.publish")
             except TimeoutError:
                 given = [self._silence(self._timeout)] * len(fit)
         if len(given) != len(fit):
