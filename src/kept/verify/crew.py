@@ -38,6 +38,7 @@ class Command:
     argv: tuple[str, ...]
     environ: Mapping[str, str] = field(default_factory=dict)
     supervises: bool = False
+    ends: bool = False  # by itself, with code 0, when its work is done
 
 
 @dataclass(slots=True)
@@ -81,8 +82,14 @@ class Processes:
                 member.quick = member.quick + 1 if quick else 0
                 if member.quick > MOST_QUICK:
                     raise Stuck(f"a process ends again and again, with code {member.code}: {last_words(member.log)}")
-            if member.process is None and self.replace and now - member.ended > AGAIN:
+            done = member.command.ends and member.code == 0
+            if member.process is None and self.replace and not done and now - member.ended > AGAIN:
                 self._launch(member)
+
+    @property
+    def done(self) -> bool:
+        """Whether all have done their work and ended."""
+        return all(member.code == 0 and member.process is None for member in self.members)
 
     def _launch(self, member: Member) -> None:
         with member.log.open("ab") as out:
@@ -95,6 +102,7 @@ class Processes:
                 stderr=out,
                 process_group=0,
             )
+        member.code = None
         member.since = time.monotonic()
 
     # --- who is who

@@ -78,7 +78,16 @@ class Row(Struct, frozen=True, array_like=True, gc=False):
     task: str
     state: str
     reason: str | None
+    attempt: int
     token: int | None
+
+
+class Once(Struct, frozen=True, array_like=True, gc=False):
+    """A row that a handler committed together with its completion."""
+
+    token: int
+    job: int
+    attempt: int
 
 
 class Slot(Struct, frozen=True, array_like=True, gc=False):

@@ -1,0 +1,152 @@
+"""Producers' logs and handlers' ledgers, put together so that each record is read once. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from kept.verify.model import Effect, Intent, Line, Told
+
+RANK = {"refused": 0, "unknown": 1, "committed": 2}
+
+
+class Sent:
+    """One transaction: what its producer meant, and what it was told."""
+
+    __slots__ = ("answer", "at", "parts")
+
+    def __init__(self) -> None:
+        self.answer = "unknown"  # until somebody says otherwise: the producer may have been killed
+        self.at = 0
+
+
+class Entry:
+    """What the tokens of one part have in common."""
+
+    __slots__ = ("order", "sent", "task")
+
+    def __init__(self, task: str, order: str | None, sent: Sent) -> None:
+        self.task = task
+        self.order = order
+        self.sent = sent
+
+
+class Books:
+    """What producers meant and were told, by token."""
+
+    def __init__(self, lines: Iterable[Line] = ()) -> None:
+        self._entries: dict[int, Entry] = {}
+        open: dict[int, tuple[Sent, list[tuple[int, Entry | None]]]] = {}
+        for line in lines:
+            match line:
+                case Intent():
+                    self._intend(line, open)
+                case Told():
+                    self._tell(line, open)
+
+    def _intend(self, line: Intent, open: dict[int, tuple[Sent, list[tuple[int, Entry | None]]]]) -> None:
+        sent, token = Sent(), line.first
+        before: list[tuple[int, Entry | None]] = []
+        for part in line.parts:
+            entry = Entry(part.task, part.order, sent)
+            for each in range(token, token + part.count):
+                if each in self._entries:  # tried again
+                    before.append((each, self._entries[each]))
+                self._entries[each] = entry
+            token += part.count
+        open[line.tx] = (sent, before)
+
+    def _tell(self, line: Told, open: dict[int, tuple[Sent, list[tuple[int, Entry | None]]]]) -> None:
+        sent, before = open.pop(line.tx)
+        sent.answer, sent.at = line.answer, line.at
+        for token, entry in before:
+            if entry is not None and RANK[entry.sent.answer] > RANK[line.answer]:
+                self._entries[token] = entry  # refused now, but unknown before: it may exist
+
+    def may_exist(self, token: int) -> bool:
+        """Whether a job with this token was committed, or may have been."""
+        entry = self._entries.get(token)
+        return entry is not None and entry.sent.answer != "refused"
+
+    def committed(self) -> Iterator[tuple[int, int]]:
+        """The tokens of acknowledged jobs, and when that was."""
+        for token, entry in self._entries.items():
+            if entry.sent.answer == "committed":
+                yield token, entry.sent.at
+
+    def task(self, token: int) -> str:
+        entry = self._entries.get(token)
+        return "unknown" if entry is None else entry.task
+
+    def counts(self) -> Counter[str]:
+        """Jobs by what their producer was told."""
+        return Counter(entry.sent.answer for entry in self._entries.values())
+
+    def orders(self) -> dict[str, list[int]]:
+        """By order key, the acknowledged tokens in the order of their commits.
+
+        Those whose commit nobody can vouch for are left out: it may have come later than what was sent after it.
+        """
+        found: dict[str, list[int]] = {}
+        for token, entry in self._entries.items():
+            if entry.order is not None and entry.sent.answer == "committed":
+                found.setdefault(entry.order, []).append(token)
+        return {key: sorted(tokens) for key, tokens in found.items()}
+
+
+class Deeds:
+    """What handlers did, by token."""
+
+    def __init__(self, effects: Iterable[Effect] = ()) -> None:
+        self.first: dict[int, int] = {}  # the moment of its first effect
+        self.again: dict[int, list[int]] = {}  # moments of later ones
+        self.began: dict[int, int] = {}  # the moment it first began, of those that say so
+        self.lost: set[tuple[int, int]] = set()  # token and attempt that were told LeaseLost
+        self.slots: dict[int, set[int]] = {}  # jobs by slot
+        self._starts: dict[int, list[tuple[int, int]]] = {}
+        self._open: dict[int, set[int]] = {}  # by process, what it began and did not end
+        for effect in effects:
+            self._add(effect)
+
+    def _add(self, effect: Effect) -> None:
+        token, at, pid = effect.token, effect.at, effect.pid
+        match effect.what:
+            case "effect":
+                self._effect(token, at)
+                self._open.get(pid, set()).discard(token)
+            case "began":
+                self.began[token] = min(at, self.began.get(token, at))
+                self._starts.setdefault(token, []).append((at, pid))
+                self._open.setdefault(pid, set()).add(token)
+            case "lost":
+                self.lost.add((token, effect.attempt))
+                self._open.get(pid, set()).discard(token)
+            case "slot":
+                self.slots.setdefault(token, set()).add(effect.job)
+
+    def _effect(self, token: int, at: int) -> None:
+        first = self.first.get(token)
+        if first is None:
+            self.first[token] = at
+            return
+        self.first[token] = min(first, at)
+        self.again.setdefault(token, []).append(max(first, at))
+
+    def tokens(self) -> Iterator[int]:
+        """Every token that a handler was given."""
+        yield from self.first
+        yield from (token for token in self.began if token not in self.first)
+
+    def repeated(self) -> Iterator[tuple[int, int]]:
+        """For each effect beyond the first: its token, and the moment of the effect before it."""
+        for token, later in self.again.items():
+            moments = sorted([self.first[token], *later])
+            yield from ((token, at) for at in moments[:-1])
+
+    def starts(self, token: int) -> list[tuple[int, int]]:
+        """When a job was begun, and by which process."""
+        return self._starts.get(token, [])
+
+    def unfinished(self, pid: int) -> list[int]:
+        """What process *pid* had begun and not ended when it was last heard of."""
+        return sorted(self._open.get(pid, ()))

@@ -1,0 +1,66 @@
+"""One fault after the other, in an order that the seed decides, and a log of what was done when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+
+from kept.verify.faults.fault import Fault
+from kept.verify.ledger import FAULTS, Journal, clock
+from kept.verify.model import Hit
+from kept.verify.scene import Scene
+
+Say = Callable[[str], None]
+PAUSE = (0.5, 3.0)  # seconds between two faults
+EACH = 6.0  # seconds that a fault and the pause after it take, about
+
+
+def sequence(faults: Sequence[Fault], chance: Random) -> Iterator[Fault]:
+    """Every fault once in a drawn order, then again in another, without end."""
+    while faults:
+        yield from chance.sample(faults, len(faults))
+
+
+class Injector:
+    """Injects into one scene."""
+
+    def __init__(self, scene: Scene, faults: Sequence[Fault], *, seed: int, seconds: float) -> None:
+        self._scene = scene
+        self._faults = sequence(faults, Random(f"{seed}:order"))  # noqa: S311  # to be repeated, not to be secret
+        self._chance = Random(f"{seed}:victims")  # noqa: S311
+        self._pauses = Random(f"{seed}:pauses")  # noqa: S311
+        # A short run has short pauses: every fault is to come at least once.
+        self._hurry = min(1.0, seconds / (EACH * max(1, len(faults))))
+        self._journal = Journal(scene.folder / FAULTS, synced=True)
+        self.left = {fault.name for fault in faults}
+        self.count = 0
+
+    def next(self, say: Say) -> None:
+        """Inject one fault and pause; without any, only pause."""
+        fault = next(self._faults, None)
+        if fault is not None:
+            say(fault.name)
+            hit = self._inject(fault)
+            self._journal.write(hit)
+            self.count += 1
+            if hit.victim:
+                self.left.discard(fault.name)
+        time.sleep(self._hurry * self._pauses.uniform(*PAUSE))
+
+    def _inject(self, fault: Fault) -> Hit:
+        scene = self._scene
+        scene.killed.clear()
+        scene.frozen.clear()
+        began = clock()
+        victim = fault.inject(scene, self._chance)
+        return Hit(
+            fault=fault.name,
+            group=fault.group,
+            victim=victim,
+            began=began,
+            healed=clock(),
+            killed=tuple(scene.killed),
+            frozen=tuple(scene.frozen),
+            loses=fault.loses,
+        )

@@ -1,0 +1,30 @@
+-- What a verification does in the schema that it made for itself.
+
+-- name: hold
+select pg_try_advisory_lock(hashtextextended(%(schema)s, 0));
+
+-- name: leftovers
+select nspname::text from pg_namespace where nspname ~ '^kept_verify_[0-9a-f]{8}$';
+
+-- name: make_effects
+create table kept.verify_effect (token bigint not null, job bigint not null, attempt int not null);
+
+-- name: add_effect
+insert into kept.verify_effect (token, job, attempt) values (%(token)s, %(job)s, %(attempt)s);
+
+-- name: live
+select count(*) from kept.job;
+
+-- name: is_live
+select exists (select from kept.job where id = %(job)s);
+
+-- name: rows
+select id, task, state, reason, attempt, (payload ->> 'token')::bigint from kept.jobs;
+
+-- name: once
+select token, job, attempt from kept.verify_effect;
+
+-- name: slots
+select extract(epoch from o.slot)::bigint, o.state, o.missed, o.job
+  from kept.occurrence o join kept.schedule s on s.id = o.schedule
+ where s.name = %(schedule)s and not o.by_hand;

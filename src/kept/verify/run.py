@@ -1,0 +1,283 @@
+"""A run: producers, workers and faults at once; then calm, until everything is settled; then the judgement."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import psycopg
+
+from kept.config import Settings
+from kept.errors import Misconfigured
+from kept.verify import faults, ledger, rules
+from kept.verify.app import SCHEDULE, app
+from kept.verify.books import Books, Deeds
+from kept.verify.crew import FOLDER, Command, Processes, own_environment
+from kept.verify.faults.fault import Fault
+from kept.verify.injector import Injector, Say
+from kept.verify.ledger import clock
+from kept.verify.model import Once, Report, Row, Slot
+from kept.verify.place import Conn, Place, place, uninterrupted
+from kept.verify.producer import ORDERS, Orders, Producer, open_producer
+from kept.verify.rules import Evidence, Terms
+from kept.verify.scene import Scene
+
+WORKER = ("-c", "from kept.cli import main; main()", "worker", "kept.verify.app:app")
+PRODUCER = ("-m", "kept.verify.producer")
+CLIENT = 63  # the index of the conductor's own producer
+LOOK = 0.2  # seconds between looks
+CALM = 60.0  # seconds without any job settled, after the last fault: who has not run by then never will
+OVERTIME = 300.0  # seconds beyond those asked for, until every fault had its turn and every job was enqueued
+ROWS = 5000  # read at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be verified, where, against what."""
+
+    database: str | None = None
+    seconds: float = 60.0
+    jobs: int = 20_000
+    workers: int = 4
+    producers: int = 2
+    faults: Sequence[str] | None = None
+    seed: int = field(default_factory=lambda: secrets.randbelow(1_000_000))
+    keep: Path | None = None
+    lease: float = 3.0
+    scan: float = 0.5
+    worker: Sequence[str] = WORKER  # what python runs; options of `kept worker` are put behind it
+    environ: dict[str, str] = field(default_factory=dict)  # of workers
+
+
+def run(plan: Plan, say: Say = lambda _: None) -> Report:
+    """Verify, and say what was found. Leaves no process, folder or schema behind."""
+    if not sys.platform.startswith("linux"):
+        raise Misconfigured("kept verify needs Linux: it finds processes in /proc")
+    asked, left_out = _possible(plan)
+    needs = frozenset(need for fault in asked for need in fault.needs)
+    began = time.monotonic()
+    say("preparing the database")
+    with place(plan.database, needs, plan.keep) as where:
+        with _conducted(plan, where) as scene:
+            _storm(plan, scene, asked, say)
+            say("waiting until everything is settled")
+            _calm(scene, where)
+        say("judging")
+        terms = Terms(
+            seed=plan.seed,
+            lease=plan.lease,
+            scan=plan.scan,
+            seconds=round(time.monotonic() - began, 1),
+            asked=tuple(fault.name for fault in asked),
+            left_out=left_out,
+        )
+        return judged(where, terms)
+
+
+def _possible(plan: Plan) -> tuple[list[Fault], dict[str, str]]:
+    """The faults that can be injected here, and why the others cannot."""
+    asked, left_out = [], {}
+    for fault in faults.chosen(plan.faults):
+        why = fault.missing()
+        if why is None and "own_server" in fault.needs and plan.database is not None:
+            why = "needs a server of its own"
+        if why is None:
+            asked.append(fault)
+        else:
+            left_out[fault.name] = why
+    return asked, left_out
+
+
+# --- the processes
+
+
+@contextmanager
+def _conducted(plan: Plan, where: Place) -> Iterator[Scene]:
+    """Everybody at work; and nobody left, however it ends."""
+    environ = _environment(plan, where)
+    workers = Processes(secrets.token_hex(8), where.folder, environ | plan.environ)
+    producers = Processes(secrets.token_hex(8), where.folder, environ)
+    app.configure(Settings(database=where.direct, schema=where.schema))
+    client = Client(where)
+    try:
+        workers.start(*_workers(plan))
+        producers.start(*_producers(plan))
+        yield Scene(
+            database=where.database,
+            direct=where.direct,
+            schema=where.schema,
+            folder=where.folder,
+            lease=plan.lease,
+            scan=plan.scan,
+            workers=workers,
+            producers=producers,
+            client=client,
+            server=where.server,
+            proxy=where.proxy,
+            extras=where.extras,
+        )
+    finally:
+        with uninterrupted():
+            client.close()
+            workers.clear()
+            producers.clear()
+
+
+def _environment(plan: Plan, where: Place) -> dict[str, str]:
+    return own_environment() | {
+        "KEPT_DATABASE_URL": where.database,
+        "KEPT_SCHEMA": where.schema,
+        "KEPT_LEASE": f"{plan.lease:g}s",
+        "KEPT_RENEW": "500ms",
+        "KEPT_RECLAIM_SCAN": f"{plan.scan:g}s",
+        "KEPT_ERROR_BACKOFF": "500ms",
+        "KEPT_ERROR_JITTER": "100ms",
+        "KEPT_SHUTDOWN_GRACE": "5s",
+        "KEPT_LOG_LEVEL": "warning",
+        "KEPT_LOG_FORMAT": "json",
+        FOLDER: str(where.folder),
+    }
+
+
+def _workers(plan: Plan) -> Iterator[Command]:
+    """Two under a supervisor, the others on their own."""
+    argv = tuple(plan.worker)
+    if plan.workers > 1:
+        yield Command((*argv, "--processes", "2"), supervises=True)
+    for _ in range(plan.workers - 2 if plan.workers > 1 else 1):
+        yield Command(argv, {"KEPT_SPARE": "off"})
+
+
+def _producers(plan: Plan) -> Iterator[Command]:
+    began, share = clock(), -(-plan.jobs // plan.producers)
+    for index in range(plan.producers):
+        orders = Orders(index=index, jobs=share, seconds=plan.seconds, seed=plan.seed, began=began)
+        yield Command(PRODUCER, {ORDERS: msgspec.json.encode(orders).decode()}, ends=True)
+
+
+class Client:
+    """The conductor's own producer: one job at a time, and a look at what became of it."""
+
+    def __init__(self, where: Place) -> None:
+        self._where = where
+        self._producer: Producer = open_producer(where.folder, where.direct, CLIENT)[0]
+
+    def enqueue(self, task: str, **args: object) -> int:
+        return self._producer.one(task, **args)
+
+    def settled(self, job: int, within: float) -> bool:
+        until = time.monotonic() + within
+        while time.monotonic() < until:
+            with suppress(psycopg.Error), self._where.connect() as conn:
+                row = conn.execute(self._where.sql["is_live"], {"job": job}).fetchone()
+                if row == (False,):
+                    return True
+            time.sleep(LOOK)
+        return False
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+# --- the storm and the calm
+
+
+def _storm(plan: Plan, scene: Scene, asked: Sequence[Fault], say: Say) -> None:
+    """Faults, until the time is over, every fault had its turn and every job is enqueued."""
+    injector = Injector(scene, asked, seed=plan.seed, seconds=plan.seconds)
+    began = time.monotonic()
+    with _looked_after(scene) as problem:
+        while True:
+            problem()
+            elapsed = time.monotonic() - began
+            if elapsed > plan.seconds and scene.producers.done and not injector.left:
+                return
+            if elapsed > plan.seconds + OVERTIME:
+                return  # the judgement will say what is missing
+            injector.next(lambda name: say(f"{time.monotonic() - began:.0f} s, fault {injector.count + 1}: {name}"))
+
+
+@contextmanager
+def _looked_after(scene: Scene) -> Iterator[Problem]:
+    """Meanwhile, who dies is replaced."""
+    over = threading.Event()
+    problem = Problem()
+
+    def look() -> None:
+        while not over.wait(LOOK):
+            try:
+                scene.workers.look_after()
+                scene.producers.look_after()
+            except Exception as error:  # noqa: BLE001  # told where it can be answered
+                problem.error = error
+                return
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield problem
+    finally:
+        over.set()
+        thread.join()
+
+
+@dataclass(slots=True)
+class Problem:
+    """What went wrong in the background, raised in the foreground."""
+
+    error: Exception | None = None
+
+    def __call__(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def _calm(scene: Scene, where: Place) -> None:
+    """No more faults, no more slots: wait until nothing is live, or nothing moves any more."""
+    with _looked_after(scene) as problem, where.connect() as conn:
+        with conn.transaction():
+            app.schedules.pause(SCHEDULE, tx=conn)
+        least, until = None, time.monotonic() + CALM
+        while (live := _live(conn, where)) and time.monotonic() < until:
+            problem()
+            if least is None or live < least:
+                least, until = live, time.monotonic() + CALM
+            time.sleep(LOOK)
+    scene.workers.stop()
+
+
+def _live(conn: Conn, where: Place) -> int:
+    row = conn.execute(where.sql["live"]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+# --- the judgement
+
+
+def judged(where: Place, terms: Terms) -> Report:
+    """Read everything, and judge it."""
+    with where.connect() as conn, conn.transaction():
+        evidence = Evidence(
+            books=Books(ledger.told(where.folder)),
+            deeds=Deeds(ledger.effects(where.folder)),
+            hits=ledger.hits(where.folder),
+            rows=_rows(conn, where),
+            once=[Once(*row) for row in conn.execute(where.sql["once"])],
+            slots=[Slot(*row) for row in conn.execute(where.sql["slots"], {"schedule": SCHEDULE})],
+        )
+        return rules.judge(evidence, terms)
+
+
+def _rows(conn: Conn, where: Place) -> Iterator[Row]:
+    with conn.cursor(name="rows") as cursor:
+        cursor.itersize = ROWS
+        for row in cursor.execute(where.sql["rows"]):
+            yield Row(*row)
