@@ -16,7 +16,7 @@ from kept.jobs.context import Context, Terms
 from kept.jobs.declaration import Declaration
 from kept.jobs.door import Request
 from kept.jobs.handle import Job
-from kept.jobs.model import Claimed
+from kept.jobs.model import MOST_PRIORITY, Claimed
 from kept.jobs.payload import check_key, check_name, check_order_key, encode_headers
 
 P = ParamSpec("P")
@@ -25,7 +25,6 @@ R_co = TypeVar("R_co", covariant=True)
 
 MOST_QUEUE = 100
 MOST_TASK = 200
-MOST_PRIORITY = 1000
 
 
 class Enqueues(Protocol):

@@ -12,6 +12,7 @@ State = Literal["pending", "running", "done", "failed", "cancelled", "skipped"]
 Final = Literal["done", "failed", "cancelled", "skipped"]
 
 STATES: tuple[State, ...] = ("pending", "running", "done", "failed", "cancelled", "skipped")
+MOST_PRIORITY = 1000  # and the least is this below zero
 
 
 class Lane(Struct, frozen=True, kw_only=True):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from time import monotonic
 
 from kept.jobs.lanes import LaneBook
+from kept.jobs.model import MOST_PRIORITY
 from kept.jobs.rows import Survey
 from kept.worker import pacing
 from kept.worker.pacing import Pacing
@@ -52,9 +52,7 @@ class Alarm:
         elif payload == "suspects":
             self.suspect_at = monotonic()
         elif payload:
-            lane, _, priority = payload.partition(":")
-            with contextlib.suppress(ValueError):
-                self._hints.add((int(lane), int(priority)))
+            self._hints.update(_hint(payload))
             self._count()
         self.ring()
 
@@ -173,3 +171,13 @@ class Alarm:
     async def sleep_off_error(self) -> None:
         """Sleep after a pass that failed for a reason we do not understand."""
         await self.sleep(pacing.error_delay(self.rhythm, random.random()))  # noqa: S311
+
+
+def _hint(payload: str) -> list[tuple[int, int]]:
+    """The lane and priority that a wake-up names, if it does: anybody may NOTIFY, and a claim takes no other number."""
+    lane, _, priority = payload.partition(":")
+    try:
+        hint = int(lane), int(priority)
+    except ValueError:
+        return []
+    return [hint] if abs(hint[1]) <= MOST_PRIORITY else []
