@@ -76,6 +76,10 @@ class Embedded:
         """Does the server answer?"""
         return self._cluster.alive()
 
+    def postmaster(self) -> int | None:
+        """The pid of the server's main process, if it runs."""
+        return self._cluster.postmaster()
+
     def restart(self, mode: Shutdown = "fast") -> None:
         """Stop the server, ``immediate`` as in a crash, and start it again; every connection is lost."""
         with self._alone():
