@@ -384,3 +384,11 @@ async def test_the_async_pass_does_the_same(database, clock: Clock):
         changes = await partitions.aensure(conn)
         assert changes.made >= 14
         assert await partitions.aensure(conn) == Changes()
+
+
+def test_analyze_reads_few_rows_of_a_partition_old_or_new(conn: psycopg.Connection, clock: Clock) -> None:
+    clock.advance("45d")
+    partitions.ensure(conn)
+    targets = """select distinct a.attstattarget from pg_attribute a
+                   join kept.partition p on a.attrelid = format('kept.%I', p.name)::regclass where a.attnum > 0"""
+    assert conn.execute(targets).fetchall() == [(10,)]
