@@ -153,6 +153,7 @@ def register() -> None:
         sinks,
         status,
         subscriptions,
+        verify,
         worker,
         workers,
     )
@@ -160,7 +161,7 @@ def register() -> None:
     work = (worker, migrations, jobs, lanes, workers)
     outbox = (events, subscriptions, sinks, inbox)
     time = (schedules, runs)
-    for commands in (*work, *outbox, *time, status, doctor, bench):
+    for commands in (*work, *outbox, *time, status, doctor, bench, verify):
         commands.add_to(main)
 
 

@@ -58,13 +58,19 @@ def tuning_options(command: F) -> F:
 @contextmanager
 def measuring(session: Session, database: str | None, *, as_json: bool) -> Iterator[tuple[Site, Say]]:
     """A server to measure on and somebody to tell how far we are; what is ours is gone at the end."""
+    with stoppable(), progress(quiet=as_json) as say:
+        say("preparing the database")
+        with places.site(database or session.database) as site:
+            yield site, say
+            say("cleaning up")
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM and Ctrl-C end what is done here in order, so that it can clean up after itself."""
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        with _progress(quiet=as_json) as say:
-            say("preparing the database")
-            with places.site(database or session.database) as site:
-                yield site, say
-                say("cleaning up")
+        yield
     except KeyboardInterrupt:
         click.echo("kept: interrupted; nothing is left behind", err=True)
         sys.exit(INTERRUPTED)
@@ -77,7 +83,7 @@ def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[Say]:
+def progress(*, quiet: bool) -> Iterator[Say]:
     """On a terminal, a line that says what is being done."""
     console = Console(stderr=True)
     if quiet or not sys.stderr.isatty():

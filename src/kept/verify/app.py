@@ -102,6 +102,14 @@ async def slow(ctx: Context, token: int, ms: int) -> None:
 
 
 @app.task(retry=PATIENT, timeout=LIMIT)
+async def lingers(ctx: Context, token: int, ms: int) -> None:
+    """Has its effect first and is not done yet: whoever dies now makes it happen twice."""
+    _note("began", token, ctx)
+    _note("effect", token, ctx)
+    await asyncio.sleep(ms / 1000)
+
+
+@app.task(retry=PATIENT, timeout=LIMIT)
 def threaded(ctx: Context, token: int, ms: int) -> None:
     """Takes a while, in a thread."""
     _note("began", token, ctx)
@@ -192,8 +200,8 @@ async def beat(ctx: Context) -> None:
 
 TASKS: dict[str, Any] = {
     task.name: task
-    for task in (plain, keyed, in_order, flaky, defers, slow, threaded, completes, exits, poison, hogs, recurses,
-                 holds_gil, blocks)
+    for task in (plain, keyed, in_order, flaky, defers, slow, lingers, threaded, completes, exits, poison, hogs,
+                 recurses, holds_gil, blocks)
 }  # fmt: skip
 
 

@@ -10,8 +10,17 @@ from kept.verify.model import Part
 
 MOST = 500  # jobs of one transaction
 KEYS = 12  # order keys of one producer
-SINGLES = {"keyed": 30, "in_order": 30, "completes": 12, "flaky": 8, "slow": 6, "threaded": 4, "defers": 5, "plain": 5}
-ASIDE = {"flaky": 20, "defers": 10, "completes": 10, "slow": 4, "threaded": 4, "keyed": 10, "plain": 942}  # of 1000
+SINGLES = {
+    "keyed": 25,
+    "in_order": 25,
+    "completes": 20,
+    "slow": 10,
+    "lingers": 5,
+    "threaded": 10,
+    "flaky": 3,
+    "defers": 2,
+}
+ASIDE = {"flaky": 20, "defers": 10, "keyed": 10, "completes": 8, "slow": 4, "threaded": 4, "lingers": 2, "plain": 942}
 ROLLED_BACK = 0.05
 LATER = "1s"
 
@@ -65,7 +74,7 @@ def _wanted(task: str, chance: Random, producer: int) -> Wanted:
             return Wanted(task, order=_order(chance, producer))
         case "slow":
             return Wanted(task, args={"ms": chance.randint(100, 1500)})
-        case "threaded":
+        case "threaded" | "lingers":
             return Wanted(task, args={"ms": chance.randint(10, 300)})
         case "completes":
             return Wanted(task, args={"ms": chance.randint(0, 400)})

@@ -21,6 +21,8 @@ from kept.db import migrate
 from kept.db.connect import connect_sync
 from kept.db.embedded import Embedded, is_embedded, location
 from kept.db.queries import Queries, load
+from kept.verify.proxy import Proxy, proxy_before
+from kept.verify.server import Server
 
 Conn = psycopg.Connection[TupleRow]
 FOLDER = "kept-verify-"
@@ -36,8 +38,8 @@ class Place:
     direct: str
     schema: str
     folder: Path
-    server: Any = None
-    proxy: Any = None
+    server: Server | None = None
+    proxy: Proxy | None = None
     extras: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -52,23 +54,49 @@ class Place:
 @contextmanager
 def place(database: str | None, needs: frozenset[str], keep: Path | None) -> Iterator[Place]:
     """A place with what *needs* names; without *database*, on a server of our own."""
-    with _folder(keep) as folder, _served(database, folder) as (url, server), _schema(url) as schema:
-        yield Place(url, url, schema, folder, server)
+    with (
+        _folder(keep) as folder,
+        _served(database, folder) as (url, server),
+        _schema(url) as schema,
+        _network(url, needs) as proxy,
+    ):
+        yield Place(proxy.url if proxy else url, url, schema, folder, server, proxy)
 
 
 @contextmanager
-def _served(database: str | None, folder: Path) -> Iterator[tuple[str, Any]]:
-    if database is not None and not is_embedded(database):
+def _served(database: str | None, folder: Path) -> Iterator[tuple[str, Server | None]]:
+    if database is None:
+        server = Server(folder / "pg")
+        with _stopped(server):
+            server.start()
+            yield server.url, server
+    elif is_embedded(database):
+        embedded = Embedded(location(database))
+        try:
+            yield embedded.acquire(), None
+        finally:
+            with uninterrupted():
+                embedded.release()
+    else:
         yield database, None
-        return
-    own = database is None
-    embedded = Embedded(folder / "pg" if own else location(database or ""))
-    url = embedded.acquire()
+
+
+@contextmanager
+def _stopped(server: Server) -> Iterator[None]:
     try:
-        yield url, embedded if own else None
+        yield
     finally:
         with uninterrupted():
-            embedded.release()
+            server.stop()
+
+
+@contextmanager
+def _network(url: str, needs: frozenset[str]) -> Iterator[Proxy | None]:
+    if "proxy" not in needs:
+        yield None
+        return
+    with proxy_before(url) as proxy:
+        yield proxy
 
 
 @contextmanager
@@ -107,9 +135,16 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let nothing but SIGKILL stop what is done here; a signal that comes meanwhile is answered afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    """Let nothing but SIGKILL stop what is done here; a signal that comes meanwhile is answered afterwards.
+
+    By handlers of our own and not by a mask, which holds for one thread: with several, another one takes the signal.
+    """
+    heard: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: heard.append(number)) for each in STOPPING}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in heard[:1]:
+            signal.raise_signal(number)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kept.verify.crew import Processes
+from kept.verify.proxy import Proxy
+from kept.verify.server import Server
 
 
 class Client(Protocol):
@@ -32,8 +34,8 @@ class Scene:
     workers: Processes
     producers: Processes
     client: Client
-    server: Any = None  # verify.server.Server, if the server is ours
-    proxy: Any = None  # verify.proxy.Proxy, if a fault needs one
+    server: Server | None = None  # if it is ours
+    proxy: Proxy | None = None  # if a fault needs one
     extras: dict[str, Any] = field(default_factory=dict)  # what other needs were set up as: "replica", "pooler"
     killed: list[int] = field(default_factory=list)
     frozen: list[int] = field(default_factory=list)

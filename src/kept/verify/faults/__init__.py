@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kept.errors import Refused
-from kept.verify.faults import handlers, processes
+from kept.verify.faults import handlers, network, processes, server
 from kept.verify.faults.fault import Fault
 
-ALL: tuple[Fault, ...] = (*processes.FAULTS, *handlers.FAULTS)
+__all__ = ["ALL", "Fault", "chosen", "known"]
+
+ALL: tuple[Fault, ...] = (*processes.FAULTS, *handlers.FAULTS, *server.FAULTS, *network.FAULTS)
 
 
 def chosen(names: Iterable[str] | None) -> Sequence[Fault]:

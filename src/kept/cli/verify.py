@@ -1,0 +1,105 @@
+"""``kept verify``: see for yourself that the promises hold, under faults, on this machine or on your own server."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from kept.cli.main import FAILED, Session
+from kept.cli.measuring import progress, stoppable
+from kept.cli.show import echo_json, echo_table, json_option
+from kept.verify import faults as known_faults
+from kept.verify import tables
+from kept.verify.model import Report
+from kept.verify.run import Plan, run
+
+
+def add_to(group: click.Group) -> None:
+    group.add_command(verify)
+
+
+def _names(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Sequence[str] | None:
+    return None if value is None else [name for each in value.split(",") if (name := each.strip())]
+
+
+@click.command()
+@click.option("--database", metavar="URL", help="Verify on this server.  [default: a PostgreSQL of its own]")
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, metavar="S")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Enqueued in that time.  [default: 250 a second]")
+@click.option("--workers", type=click.IntRange(1, 32), default=4, show_default=True, metavar="N")
+@click.option("--faults", callback=_names, metavar="A,B", help="Faults or groups of them.  [default: all]")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Repeat the faults of an earlier run.")
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="Keep the logs here.")
+@click.option("--list", "listing", is_flag=True, help="Name the faults there are, and do nothing.")
+@json_option
+@click.pass_obj
+def verify(
+    session: Session,
+    /,
+    database: str | None,
+    seconds: float,
+    jobs: int | None,
+    workers: int,
+    faults: Sequence[str] | None,
+    seed: int | None,
+    keep: Path | None,
+    listing: bool,
+    as_json: bool,
+) -> None:
+    """Break things on purpose and see whether the promises hold.
+
+    Starts producers, workers and a fault injector, on a PostgreSQL of its own in a temporary folder, or on the one that
+    --database names: there in a schema of its own, kept_verify_…, and without faults of the server. KEPT_DATABASE_URL
+    is not used. What producers were told and what handlers did is written down outside the database, and compared.
+    Exit code 1: a promise was broken. See docs/verify.md.
+    """
+    if listing:
+        _list(as_json=as_json)
+        return
+    plan = Plan(
+        database=database or session.database,
+        seconds=seconds,
+        jobs=jobs or int(250 * seconds),
+        workers=workers,
+        faults=faults,
+        seed=secrets.randbelow(1_000_000) if seed is None else seed,
+        keep=keep,
+    )
+    known_faults.chosen(faults)  # a name that is none is told before anything is started
+    with stoppable(), progress(quiet=as_json) as say:
+        report = run(plan, say)
+    _tell(report, as_json=as_json)
+    if report.breaches:
+        sys.exit(FAILED)
+
+
+def _list(*, as_json: bool) -> None:
+    rows = [(each.name, each.group, _about(each), each.missing()) for each in known_faults.ALL]
+    if as_json:
+        echo_json([dict(zip(("name", "group", "about", "missing"), row, strict=True)) for row in rows])
+    else:
+        echo_table(("name", "group", "what happens", "not here, because"), rows)
+
+
+def _about(fault: known_faults.Fault) -> str:
+    return (fault.__doc__ or "").strip().splitlines()[0]
+
+
+def _tell(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        per_million = round(report.duplicates_per_million, 1)
+        told = {"duplicates_per_million": per_million, "meaning": tables.means(report)}
+        echo_json({**msgspec.to_builtins(report), **told})
+        return
+    echo_table(tables.COLUMNS, tables.of(report), right=tables.COLUMNS[1:])
+    click.echo()
+    for breach in report.breaches:
+        click.echo(f"promise {breach.promise}: {breach.sentence}" if breach.promise else breach.sentence)
+        for item in breach.items:
+            click.echo(f"  {item}")
+    click.echo(tables.means(report))
