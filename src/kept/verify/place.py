@@ -19,9 +19,9 @@ from psycopg.sql import SQL, Identifier
 
 from kept.db import migrate
 from kept.db.connect import connect_sync
-from kept.db.embedded import Embedded, is_embedded, location
 from kept.db.queries import Queries, load
-from kept.verify.proxy import Proxy, proxy_before
+from kept.verify.proxy import Proxy
+from kept.verify.rig import Rig
 from kept.verify.server import Server
 
 Conn = psycopg.Connection[TupleRow]
@@ -54,49 +54,19 @@ class Place:
 @contextmanager
 def place(database: str | None, needs: frozenset[str], keep: Path | None) -> Iterator[Place]:
     """A place with what *needs* names; without *database*, on a server of our own."""
-    with (
-        _folder(keep) as folder,
-        _served(database, folder) as (url, server),
-        _schema(url) as schema,
-        _network(url, needs) as proxy,
-    ):
-        yield Place(proxy.url if proxy else url, url, schema, folder, server, proxy)
+    with _folder(keep) as folder, _rigged(database, needs, folder) as rig, _schema(rig.direct) as schema:
+        yield Place(rig.database, rig.direct, schema, folder, rig.server, rig.proxy, rig.extras)
 
 
 @contextmanager
-def _served(database: str | None, folder: Path) -> Iterator[tuple[str, Server | None]]:
-    if database is None:
-        server = Server(folder / "pg")
-        with _stopped(server):
-            server.start()
-            yield server.url, server
-    elif is_embedded(database):
-        embedded = Embedded(location(database))
-        try:
-            yield embedded.acquire(), None
-        finally:
-            with uninterrupted():
-                embedded.release()
-    else:
-        yield database, None
-
-
-@contextmanager
-def _stopped(server: Server) -> Iterator[None]:
+def _rigged(database: str | None, needs: frozenset[str], folder: Path) -> Iterator[Rig]:
+    rig = Rig(folder)
     try:
-        yield
+        rig.open(database, needs)
+        yield rig
     finally:
         with uninterrupted():
-            server.stop()
-
-
-@contextmanager
-def _network(url: str, needs: frozenset[str]) -> Iterator[Proxy | None]:
-    if "proxy" not in needs:
-        yield None
-        return
-    with proxy_before(url) as proxy:
-        yield proxy
+            rig.close()
 
 
 @contextmanager

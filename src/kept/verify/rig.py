@@ -1,0 +1,51 @@
+"""What a run stands on, as far as its faults need it: a server of our own, a small disk, a standby, proxies."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from kept.db.embedded import Embedded, is_embedded, location
+from kept.verify.disk import Disk
+from kept.verify.proxy import Proxy, proxy_before
+from kept.verify.server import Server
+
+SERVER, STANDBY, DISK = "pg", "pg2", "disk"
+
+
+class Rig:
+    """Opened before anything else, and closed after everything else, in *folder*."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open = ExitStack()
+        self.server: Server | None = None
+        self.proxy: Proxy | None = None
+        self.database = self.direct = ""  # URLs: as workers and producers know it, and past the faults
+        self.extras: dict[str, Any] = {}
+
+    def open(self, database: str | None, needs: frozenset[str]) -> None:
+        """Set up what *needs* names, on the server of *database* or one of our own."""
+        if database is None:
+            self._start(needs)
+        elif is_embedded(database):
+            self.direct = self._open.enter_context(Embedded(location(database))).url()
+        else:
+            self.direct = database
+        self.database = self.direct
+        if "proxy" in needs:
+            self.proxy = self._open.enter_context(proxy_before(self.direct))
+            self.database = self.proxy.url
+
+    def close(self) -> None:
+        """Take everything down again."""
+        self._open.close()
+
+    def _start(self, needs: frozenset[str]) -> None:
+        folder = self._folder
+        if "disk" in needs:
+            disk = self.extras["disk"] = self._open.enter_context(Disk(folder / DISK))
+            folder = disk.folder
+        self.server = self._open.enter_context(Server(folder / SERVER))
+        self.direct = self.server.url
