@@ -136,9 +136,9 @@ class Settling:
         await self._look_for_missing()
         if not self._unconfirmed:
             return
-        worker = self.identity.worker
-        present = await self.store.present(worker, self._unconfirmed)
-        gone = [self._unconfirmed.pop(id) for id in list(self._unconfirmed) if id not in present]
+        worker, asked = self.identity.worker, list(self._unconfirmed)  # more may come while we wait for the answer
+        present = await self.store.present(worker, asked)
+        gone = [self._unconfirmed.pop(id) for id in asked if id not in present]
         self._make_way(gone)
         for each in gone:
             self.marks.end(each.job.id)
