@@ -14,6 +14,7 @@ from kept.jobs.rows import Ordered, OrderWant
 
 LOOKS = 1000  # keys of a lane that one claim looks at, at most
 SELDOM = 20  # times what a sweep takes, before another that nobody asked for
+LATEST = 10.0  # seconds, but not longer: a sweep may have taken long because an answer was late
 
 
 class Place(Struct, eq=False):
@@ -78,7 +79,7 @@ class OrderBook:
     def look(self, now: float) -> None:
         """Nobody said anything for a while. Wake-ups get lost, so look; seldom where a look takes long."""
         for place in self._places.values():
-            if not place.looking and now - place.ended >= SELDOM * place.cost:
+            if not place.looking and now - place.ended >= min(LATEST, SELDOM * place.cost):
                 place.looking, place.cost = True, 0.0
 
     def cut_short(self, lane: int) -> None:

@@ -14,6 +14,7 @@ SURVEY_LATEST = 1.0  # … and while one wake-up follows the other
 SURVEY_HINTED = 0.015  # seconds until the next one after a wake-up that brought nothing to an idle worker
 BOTTOM_EVERY = 0.5  # seconds between looks below the floors, at least
 BOTTOM_COST = 20  # … and at least so many times what the last one took
+BOTTOM_LATEST = 10.0  # … but not longer: what took long may have been an answer that was late, not a look that was dear
 SCHEDULES_AGAIN = 1.0  # seconds before another look at schedules that we could not decide on, at most
 RECONNECT_MAX = 5.0  # seconds between tries to reach the database
 
@@ -64,4 +65,4 @@ def until(*moments: float | None, now: float) -> float | None:
 
 def bottom_allowed(now: float, last: float, cost: float) -> bool:
     """Whether a look below the floors is worth its price again."""
-    return now - last >= max(BOTTOM_EVERY, BOTTOM_COST * cost)
+    return now - last >= min(BOTTOM_LATEST, max(BOTTOM_EVERY, BOTTOM_COST * cost))
