@@ -31,6 +31,10 @@ NAMED = [
     "kept.schedules.model",
     "kept.runners.model",
     "kept.schedules.rows",
+    "kept.verify.books",
+    "kept.verify.evidence",
+    "kept.verify.tables",
+    "kept.verify.timing",
     "kept.worker.pacing",
 ]
 PURE = sorted(
@@ -42,6 +46,7 @@ DATA = {
     "kept.admin.model",
     "kept.admin.facts",
     "kept.bench.model",
+    "kept.verify.model",
     "kept.outbox.inbox.model",
     "kept.outbox.rows",
 }

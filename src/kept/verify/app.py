@@ -73,6 +73,7 @@ async def in_order(ctx: Context, token: int) -> None:
     _note("began", token, ctx)
     await asyncio.sleep(0.002)
     if token % 7 == 0 and ctx.attempt == 1:
+        _note("failed", token, ctx)
         raise Failure("the first attempt fails", code="flaky")
     _note("effect", token, ctx)
 

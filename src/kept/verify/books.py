@@ -118,6 +118,8 @@ class Deeds:
                 self.began[token] = min(at, self.began.get(token, at))
                 self._starts.setdefault(token, []).append((at, pid))
                 self._open.setdefault(pid, set()).add(token)
+            case "failed":
+                self._open.get(pid, set()).discard(token)
             case "lost":
                 self.lost.add((token, effect.attempt))
                 self._open.get(pid, set()).discard(token)

@@ -16,7 +16,6 @@ from typing import Literal
 from kept.config_names import ALIASES
 from kept.errors import Error
 from kept.showable import clean
-from kept.worker.supervisor import INDEX
 
 MARK, PARENT, FOLDER = "VERIFY_MARK", "VERIFY_PARENT", "VERIFY_FOLDER"
 Role = Literal["supervisor", "worker", "keeper", "child"]
@@ -206,6 +205,9 @@ def _parent(pid: int) -> int:
     return 0
 
 
-def is_worker_of_supervisor(pid: int) -> bool:
-    """Whether a supervisor started *pid*."""
-    return any(each.startswith(f"{INDEX}=".encode()) for each in _environ(pid))
+def age(pid: int) -> float:
+    """Seconds since *pid* was started."""
+    with suppress(OSError, IndexError):
+        started = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+    return 0.0

@@ -52,13 +52,14 @@ class Injector:
         scene = self._scene
         scene.killed.clear()
         scene.frozen.clear()
+        scene.struck = None
         began = clock()
         victim = fault.inject(scene, self._chance)
         return Hit(
             fault=fault.name,
             group=fault.group,
             victim=victim,
-            began=began,
+            began=scene.struck or began,
             healed=clock(),
             killed=tuple(scene.killed),
             frozen=tuple(scene.frozen),

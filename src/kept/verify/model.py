@@ -41,11 +41,11 @@ Line = Intent | Told
 
 # --- what handlers and the injector write down
 
-What = Literal["began", "effect", "lost", "slot"]
+What = Literal["began", "effect", "failed", "lost", "slot"]
 
 
 class Effect(Struct, frozen=True, array_like=True, gc=False):
-    """A line of the ledger: ``began``, ``effect``, ``lost`` (a LeaseLost was raised), or ``slot`` of the schedule.
+    """A line of the ledger: ``began``, ``effect``, ``failed``, ``lost`` (its lease), or ``slot`` of the schedule.
 
     Of a slot, *token* is its moment in seconds. *at* is in nanoseconds, on a clock that all processes of a host share.
     """
@@ -117,7 +117,6 @@ class Recovery(Struct, frozen=True, kw_only=True):
     p50: float
     p99: float
     most: float
-    within: float  # lease + scan
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -139,10 +138,11 @@ class Report(Struct, frozen=True, kw_only=True):
     zombies_refused: int
     zombies_written: int
     once: int
-    recovery: Recovery | None
+    recovery: dict[str, Recovery]  # by fault
     slots_due: int
     slots_fired: int
     slots_twice: int
+    lease_and_scan: float
     faults: dict[str, int]
     left_out: dict[str, str]
     breaches: tuple[Breach, ...]

@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
+from kept.verify import timing
+from kept.verify.evidence import Evidence, Findings, Terms
+from kept.verify.model import Once, Report, Row
 
-from kept.verify.books import Books, Deeds
-from kept.verify.model import Breach, Hit, Once, Recovery, Report, Row, Slot
+__all__ = ["Evidence", "Terms", "judge"]
 
-NS = 1_000_000_000
-SHOWN = 20  # items of a breach
 POISON, ONCE = "poison", "completes"
 PROMISED = {POISON: ("failed", "worker_died")}  # how such a job has to end, if not as done
-UNMOVED = ("holds_gil", "blocks")  # what they do to their process must not cost its lease
-BEFORE = 3 * NS  # an effect may come so long before the fault that kept it from being settled
-SETTLING = 10.0  # seconds for whoever takes over to get around to it on a busy machine
-REPLICATION = 60 * NS  # how far back commits may be lost by a server that loses some
-
-
-class Terms(Struct, frozen=True, kw_only=True):
-    """What the run was set to, and how it ended."""
-
-    seed: int
-    lease: float
-    scan: float
-    seconds: float
-    asked: tuple[str, ...] = ()  # names of the faults that were to be injected
-    left_out: dict[str, str] = {}
-
-
-class Evidence(Struct, frozen=True, kw_only=True):
-    """All that is known when a run is over: from files, and from the database."""
-
-    books: Books
-    deeds: Deeds
-    hits: Sequence[Hit]
-    rows: Iterable[Row]
-    once: Iterable[Once]
-    slots: Sequence[Slot]
+REPLICATION = 60 * timing.NS  # how far back commits may be lost by a server that loses some
 
 
 def judge(seen: Evidence, terms: Terms) -> Report:
     """The whole of it."""
     books, deeds = seen.books, seen.deeds
-    found = _Findings()
+    found = Findings()
     states = _jobs(seen, found)
     _ledger(seen, found)
     rows = _once(seen, found, states)
-    duplicates = _duplicates(seen, terms, found)
-    _order(seen, found)
-    recovery = _recovery(seen, terms, found)
-    due, fired, twice = _slots(seen, found)
+    duplicates = timing.duplicates(seen, terms, found)
+    timing.order(seen, found)
+    recovery = timing.recovery(seen, terms, found)
+    due, fired, twice = timing.slots(seen, found)
     _hits(seen, terms, found)
     counts = books.counts()
     return Report(
@@ -73,6 +47,7 @@ def judge(seen: Evidence, terms: Terms) -> Report:
         zombies_written=found.zombies,
         once=rows,
         recovery=recovery,
+        lease_and_scan=terms.lease + terms.scan,
         slots_due=due,
         slots_fired=fired,
         slots_twice=twice,
@@ -80,23 +55,6 @@ def judge(seen: Evidence, terms: Terms) -> Report:
         left_out=dict(terms.left_out),
         breaches=found.breaches(),
     )
-
-
-class _Findings:
-    """What was found so far, by promise and sentence."""
-
-    def __init__(self) -> None:
-        self._items: dict[tuple[int, str], list[str]] = {}
-        self.lost = self.phantom = self.gone = self.zombies = 0
-
-    def add(self, promise: int, sentence: str, item: str) -> None:
-        self._items.setdefault((promise, sentence), []).append(item)
-
-    def breaches(self) -> tuple[Breach, ...]:
-        return tuple(
-            Breach(promise, f"{sentence} ({len(items)})" if len(items) > 1 else sentence, tuple(items[:SHOWN]))
-            for (promise, sentence), items in sorted(self._items.items())
-        )
 
 
 class _States:
@@ -111,7 +69,7 @@ class _States:
 # --- jobs: the producers' logs against the database, and back
 
 
-def _jobs(seen: Evidence, found: _Findings) -> _States:
+def _jobs(seen: Evidence, found: Findings) -> _States:
     states = _States()
     known: dict[int, int] = {}
     for row in seen.rows:
@@ -131,7 +89,7 @@ def _jobs(seen: Evidence, found: _Findings) -> _States:
     return states
 
 
-def _ending(row: Row, seen: Evidence, states: _States, found: _Findings) -> None:
+def _ending(row: Row, seen: Evidence, states: _States, found: Findings) -> None:
     assert row.token is not None
     if row.state in ("pending", "running"):
         promise = 5 if row.task == POISON else 3
@@ -150,7 +108,7 @@ def _ending(row: Row, seen: Evidence, states: _States, found: _Findings) -> None
         found.add(3, "a job is done, and its handler never did it", _job(row))
 
 
-def _missing(known: Mapping[int, int], seen: Evidence, found: _Findings) -> None:
+def _missing(known: Mapping[int, int], seen: Evidence, found: Findings) -> None:
     for token, at in seen.books.committed():
         if token in known:
             continue
@@ -161,7 +119,7 @@ def _missing(known: Mapping[int, int], seen: Evidence, found: _Findings) -> None
             found.add(2, "an acknowledged job is gone", f"token {token}, a {seen.books.task(token)} job")
 
 
-def _ledger(seen: Evidence, found: _Findings) -> None:
+def _ledger(seen: Evidence, found: Findings) -> None:
     """The handlers' ledger against what producers were told."""
     for token in seen.deeds.tokens():
         if not seen.books.may_exist(token):
@@ -172,7 +130,7 @@ def _ledger(seen: Evidence, found: _Findings) -> None:
 # --- exactly once, and the fence
 
 
-def _once(seen: Evidence, found: _Findings, states: _States) -> int:
+def _once(seen: Evidence, found: Findings, states: _States) -> int:
     rows: dict[int, list[Once]] = {}
     for row in seen.once:
         rows.setdefault(row.token, []).append(row)
@@ -199,109 +157,10 @@ def _written(rows: Sequence[Once]) -> str:
     return f"job {rows[0].job}, token {rows[0].token}, by attempt {attempts}"
 
 
-# --- twice
-
-
-def _duplicates(seen: Evidence, terms: Terms, found: _Findings) -> Counter[str]:
-    """Effects beyond the first of their job, by the fault that explains them."""
-    by_fault: Counter[str] = Counter()
-    for token, at in seen.deeds.repeated():
-        fault = _cause(at, seen.hits, terms)
-        by_fault[fault or "unexplained"] += 1
-        if fault is None:
-            task = seen.books.task(token)
-            promise = 7 if task in UNMOVED else 3
-            found.add(promise, "a job ran twice, and no fault explains it", f"token {token}, a {task} job")
-    return by_fault
-
-
-def _cause(at: int, hits: Sequence[Hit], terms: Terms) -> str | None:
-    """The fault that kept an effect at *at* from being settled: the last that began before."""
-    after = int((terms.lease + terms.scan) * NS)
-    near = [hit for hit in hits if hit.victim and hit.began - BEFORE <= at <= hit.healed + after]
-    return max(near, key=lambda hit: hit.began).fault if near else None
-
-
-# --- order
-
-
-def _order(seen: Evidence, found: _Findings) -> None:
-    """Of one key, whose commits came one after the other: none begins before the one in front has had its effect."""
-    for key, tokens in seen.books.orders().items():
-        done, last = 0, 0
-        for token in tokens:
-            began = seen.deeds.began.get(token)
-            if began is not None and began < done:
-                found.add(3, "jobs of one order key ran out of order", f"key {key}: token {token} before {last}")
-            effect = seen.deeds.first.get(token, 0)
-            if effect > done:
-                done, last = effect, token
-
-
-# --- recovery
-
-
-def _recovery(seen: Evidence, terms: Terms, found: _Findings) -> Recovery | None:
-    within = terms.lease + terms.scan
-    took: list[float] = []
-    for hit in seen.hits:
-        for token, again in _taken_over(hit, seen.deeds):
-            seconds = (again - hit.began) / NS
-            took.append(seconds)
-            if seconds > within + SETTLING and not _disturbed(hit, again, seen.hits):
-                found.add(6, "a dead worker's job was not taken over in time", f"token {token}: {seconds:.1f} s")
-    if not took:
-        return None
-    took.sort()
-    at = [took[min(len(took) - 1, int(len(took) * share))] for share in (0.5, 0.99)]
-    return Recovery(jobs=len(took), p50=at[0], p99=at[1], most=took[-1], within=within)
-
-
-def _taken_over(hit: Hit, deeds: Deeds) -> Iterable[tuple[int, int]]:
-    """What the dead had begun and not ended, and when somebody else began it."""
-    for pid in hit.killed:
-        for token in deeds.unfinished(pid):
-            again = [at for at, who in deeds.starts(token) if at > hit.began and who not in hit.killed]
-            if again:
-                yield token, min(again)
-
-
-def _disturbed(hit: Hit, until: int, hits: Sequence[Hit]) -> bool:
-    """Whether another fault stood in the way meanwhile."""
-    return any(other is not hit and hit.began <= other.began <= until for other in hits)
-
-
-# --- slots
-
-
-def _slots(seen: Evidence, found: _Findings) -> tuple[int, int, int]:
-    """How many slots were due, how many fired, how many twice."""
-    fired: dict[int, set[int]] = {}
-    for slot in seen.slots:
-        if slot.job is not None:
-            fired.setdefault(slot.slot, set()).add(slot.job)
-    recorded = set().union(*fired.values()) if fired else set()
-    for moment, jobs in seen.deeds.slots.items():
-        fired.setdefault(moment, set()).update(jobs)
-    if not fired:
-        return 0, 0, 0
-    due = max(fired) - min(fired) + 1
-    twice = [moment for moment, jobs in fired.items() if len(jobs) > 1]
-    if not any(hit.loses for hit in seen.hits):  # a server that forgets a slot has it fired again
-        for moment in twice:
-            found.add(9, "a slot fired twice", f"{moment}: jobs {', '.join(map(str, sorted(fired[moment])))}")
-        for moment in sorted(set(range(min(fired), max(fired))) - fired.keys()):
-            found.add(9, "a slot did not fire", str(moment))
-        for jobs in seen.deeds.slots.values():
-            for job in jobs - recorded:
-                found.add(9, "a job of the schedule ran that no slot became", f"job {job}")
-    return due, len(fired), len(twice)
-
-
 # --- the verification itself
 
 
-def _hits(seen: Evidence, terms: Terms, found: _Findings) -> None:
+def _hits(seen: Evidence, terms: Terms, found: Findings) -> None:
     hit = {each.fault for each in seen.hits if each.victim}
     for name in terms.asked:
         if name not in hit:

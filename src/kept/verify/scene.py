@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kept.verify.crew import Processes
+from kept.verify.ledger import clock
 from kept.verify.proxy import Proxy
 from kept.verify.server import Server
 
@@ -37,6 +38,7 @@ class Scene:
     server: Server | None = None  # if it is ours
     proxy: Proxy | None = None  # if a fault needs one
     extras: dict[str, Any] = field(default_factory=dict)  # what other needs were set up as: "replica", "pooler"
+    struck: int | None = None  # when the first of them was killed or frozen
     killed: list[int] = field(default_factory=list)
     frozen: list[int] = field(default_factory=list)
 
@@ -44,12 +46,14 @@ class Scene:
         """Kill processes of workers; what dies with them is written down as well."""
         whole = [each for pid in pids for each in (pid, *self.workers.below(pid))]
         self.killed += whole
+        self.struck = self.struck or clock()
         for pid in pids:
             _send(pid, which)
 
     def freeze(self, *pids: int) -> None:
         """Stop processes."""
         self.frozen += pids
+        self.struck = self.struck or clock()
         for pid in pids:
             _send(pid, signal.SIGSTOP)
 

@@ -39,15 +39,10 @@ def _effects(report: Report) -> Iterator[Line]:
 
 
 def _recovery(report: Report) -> Iterator[Line]:
-    found = report.recovery
-    if found is None:
-        yield "jobs taken over from the dead", "0"
-        return
-    yield "jobs taken over from the dead", _number(found.jobs)
-    yield (
-        f"… seconds, p50 / p99 / max (lease + scan: {found.within:g})",
-        (f"{found.p50:.2f} / {found.p99:.2f} / {found.most:.2f}"),
-    )
+    yield "jobs taken over from the dead", _number(sum(each.jobs for each in report.recovery.values()))
+    yield "… lease + scan, seconds", f"{report.lease_and_scan:.2f}"
+    for fault, each in sorted(report.recovery.items()):
+        yield f"… after {fault}, p50 / p99 / max", f"{each.p50:.2f} / {each.p99:.2f} / {each.most:.2f}"
 
 
 def _slots(report: Report) -> Iterator[Line]:
