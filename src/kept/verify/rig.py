@@ -9,9 +9,10 @@ from typing import Any
 from kept.db.embedded import Embedded, is_embedded, location
 from kept.verify.disk import Disk
 from kept.verify.proxy import Proxy, proxy_before
+from kept.verify.replica import Pair
 from kept.verify.server import Server
 
-SERVER, STANDBY, DISK = "pg", "pg2", "disk"
+SERVER, DISK = "pg", "disk"
 
 
 class Rig:
@@ -35,7 +36,7 @@ class Rig:
             self.direct = database
         self.database = self.direct
         if "proxy" in needs:
-            self.proxy = self._open.enter_context(proxy_before(self.direct))
+            self.proxy = self._open.enter_context(proxy_before(self.server.url if self.server else self.direct))
             self.database = self.proxy.url
 
     def close(self) -> None:
@@ -47,5 +48,14 @@ class Rig:
         if "disk" in needs:
             disk = self.extras["disk"] = self._open.enter_context(Disk(folder / DISK))
             folder = disk.folder
-        self.server = self._open.enter_context(Server(folder / SERVER))
-        self.direct = self.server.url
+        if "replica" in needs:
+            self._start_pair(folder)
+        else:
+            self.server = self._open.enter_context(Server(folder / SERVER))
+            self.direct = self.server.url
+
+    def _start_pair(self, folder: Path) -> None:
+        """Which server is the primary changes: a second proxy, which is always calm, leads to it past the first."""
+        pair = self.extras["replica"] = self._open.enter_context(Pair(folder))
+        aside = self.extras["aside"] = self._open.enter_context(proxy_before(pair.primary.url))
+        self.server, self.direct = pair.primary, aside.url

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -107,23 +108,39 @@ class Server:
 
     def kill(self, away: float = 0.0) -> int:
         """SIGKILL its main process, leave it down for *away* seconds, and start it again; the pid that died."""
-        pid = self.crash()
-        time.sleep(away)
-        self.start()
-        return pid
-
-    def crash(self) -> int:
-        """SIGKILL its main process and leave it at that; returns when nothing of it runs any more."""
         pid = self._embedded.postmaster()
         if pid is None:
             raise Down(f"the server in {self.folder} does not run")
         os.kill(pid, signal.SIGKILL)
+        time.sleep(away)
+        self.start()
+        return pid
+
+    def crash(self) -> None:
+        """SIGKILL all its processes, as when its host dies, and leave it at that."""
         until = time.monotonic() + PATIENCE
-        while self._embedded.alive() or self._embedded.postmaster() is not None:
+        while left := self._embedded.processes():
             if time.monotonic() > until:
                 raise Down(f"the server in {self.folder} does not die")
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(LOOK)
-        return pid
+
+    def remove(self) -> None:
+        """Stop it, and leave nothing of it."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def follow(self, other: Server) -> None:
+        """Start as a standby of *other*; returns when it streams from it."""
+        self._embedded.follow(other.url)
+        self.start()
+
+    def promote(self) -> None:
+        """Make a standby a primary; returns when it takes writes."""
+        with self.connect() as conn:
+            conn.execute("select pg_promote()")
 
     def kill_backend(self, pid: int) -> None:
         """SIGKILL the process of one connection: the server takes all connections down with it and recovers."""
@@ -135,9 +152,11 @@ class Server:
         self.wait()
 
     def backends(self, like: str) -> list[int]:
-        """The processes of connections whose application name is LIKE *like*, in a stable order."""
+        """The processes of connections but ours whose application name is LIKE *like*, in a stable order."""
         with self.connect() as conn:
             found = conn.execute(
-                "select pid from pg_stat_activity where application_name like %s order by application_name, pid", [like]
+                "select pid from pg_stat_activity where application_name like %s and pid <> pg_backend_pid() "
+                "order by application_name, pid",
+                [like],
             )
             return [int(row[0]) for row in found.fetchall()]

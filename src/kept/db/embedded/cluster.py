@@ -64,6 +64,16 @@ class Cluster:
             self._account.own_all(self._home)
         self._start()
 
+    def follow(self, url: str) -> None:
+        """Copy the data directory of the server at *url*, so that ours will stream from it."""
+        draft = self._account.draft_of(self.data)
+        copy = (self._binaries.program("pg_basebackup"), "-D", draft, "-R", "-c", "fast", "--no-sync", "-d", url)
+        result = self._account.run(*copy)
+        if result.returncode:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise Unavailable(f"pg_basebackup failed for {self.data}: {_last_lines(result.stderr)}")
+        draft.rename(self.data)
+
     def stop(self, how: Shutdown = "fast") -> None:
         """Stop the server if it runs, and return when it is down."""
         if self.postmaster() is None:

@@ -80,6 +80,16 @@ class Embedded:
         """The pid of the server's main process, if it runs."""
         return self._cluster.postmaster()
 
+    def processes(self) -> frozenset[int]:
+        """The pids of all its processes; none where the system cannot tell."""
+        return self._account.servers_in(self._cluster.data) or frozenset()
+
+    def follow(self, url: str) -> None:
+        """Make this a standby of the server at *url*, before it was ever started."""
+        make_home(self._home, self._account)
+        with self._alone():
+            self._cluster.follow(url)
+
     def restart(self, mode: Shutdown = "fast") -> None:
         """Stop the server, ``immediate`` as in a crash, and start it again; every connection is lost."""
         with self._alone():

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kept.errors import Refused
-from kept.verify.faults import handlers, network, processes, server
+from kept.verify.faults import failover, handlers, network, processes, server
 from kept.verify.faults.fault import Fault
 
 __all__ = ["ALL", "Fault", "chosen", "known"]
 
-ALL: tuple[Fault, ...] = (*processes.FAULTS, *handlers.FAULTS, *server.FAULTS, *network.FAULTS)
+ALL: tuple[Fault, ...] = (
+    *processes.FAULTS,
+    *handlers.FAULTS,
+    *server.FAULTS,
+    *failover.FAULTS,
+    *network.FAULTS,
+)
 
 
 def chosen(names: Iterable[str] | None) -> Sequence[Fault]:

@@ -1,0 +1,77 @@
+"""The primary dies for good, its standby takes over, and the old primary comes back."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import ClassVar
+
+from kept.errors import Error
+from kept.verify.faults.fault import Fault, Group, Need
+from kept.verify.faults.network import proxy
+from kept.verify.proxy import Proxy
+from kept.verify.replica import Pair, only_on
+from kept.verify.scene import Scene
+from kept.verify.server import Server
+
+BEHIND = (0.2, 1.0)  # seconds that the standby has not heard of when it takes over
+STEP = (1.0, 2.0)  # seconds that both go in step before
+BACK = 1.0  # seconds that the old primary is there again
+OURS = "kept %"
+
+
+class Split(Error):
+    """Somebody works on a server that is no longer the primary."""
+
+    code = "verify_split"
+
+
+class Promote(Fault):
+    """A standby that copies asynchronously takes over: what it had not heard of is lost, with the server's commits."""
+
+    name: ClassVar[str] = "promote"
+    group: ClassVar[Group] = "server"
+    needs: ClassVar[frozenset[Need]] = frozenset({"own_server", "proxy", "replica"})
+    by_name_only: ClassVar[bool] = True
+    loses: ClassVar[bool] = True
+    in_step: ClassVar[bool] = False
+
+    def inject(self, scene: Scene, chance: Random) -> str:
+        pair: Pair = scene.extras["replica"]
+        if self.in_step:
+            pair.keep_in_step(on=True)
+            time.sleep(chance.uniform(*STEP))
+        old = pair.fail_over(chance.uniform(*BEHIND))
+        new = scene.server = pair.primary
+        for each in (proxy(scene), self._aside(scene)):
+            each.turn_to(new.url)
+        gone = self._returned(old, new, scene)
+        pair.renew()
+        return f"the primary; {gone} jobs were on it alone"
+
+    def _returned(self, old: Server, new: Server, scene: Scene) -> int:
+        """The old primary comes back as if nothing had happened, and nobody may work there."""
+        old.start()
+        gone = only_on(old, new, scene.schema)
+        until = time.monotonic() + BACK
+        while time.monotonic() < until:
+            if found := old.backends(OURS):
+                raise Split(f"{len(found)} of our connections are on the old primary")
+            time.sleep(0.1)
+        old.remove()
+        return gone
+
+    def _aside(self, scene: Scene) -> Proxy:
+        found: Proxy = scene.extras["aside"]
+        return found
+
+
+class PromoteInStep(Promote):
+    """A standby that copies synchronously takes over: nothing may be lost."""
+
+    name: ClassVar[str] = "promote-sync"
+    loses: ClassVar[bool] = False
+    in_step: ClassVar[bool] = True
+
+
+FAULTS: tuple[Fault, ...] = (Promote(), PromoteInStep())
