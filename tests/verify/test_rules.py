@@ -154,14 +154,20 @@ def test_an_unknown_commit_stays_possible_when_a_later_try_was_refused(world):
 
 def test_what_a_server_lost_of_its_own_commits_is_counted_apart(world):
     world.sent(Part("plain", 1), first=1, at=5)
-    world.hit("promote", began=6, healed=8, loses=True)
+    world.hit("promote", began=6, healed=8, loses=True, gone=(1,))
     report = world.judged()
     assert (report.lost, report.lost_with_commits, report.breaches) == (0, 1, ())
 
 
-def test_a_commit_long_after_the_failover_is_not_excused(world):
-    world.sent(Part("plain", 1), first=1, at=9)
-    world.hit("promote", began=6, healed=8, loses=True)
+def test_a_loss_is_not_excused_by_a_failover_that_did_not_lose_it(world):
+    world.sent(Part("plain", 1), first=1, at=5)
+    world.hit("promote", began=6, healed=8, loses=True, gone=(2,))
+    assert world.broken() == {2}
+
+
+def test_a_standby_that_is_waited_for_may_lose_nothing(world):
+    world.sent(Part("plain", 1), first=1, at=5)
+    world.hit("promote-sync", began=6, healed=8, gone=(1,))
     assert world.broken() == {2}
 
 
@@ -244,6 +250,14 @@ def test_a_duplicate_is_attributed_to_the_fault_in_whose_time_it_was_not_settled
     assert (report.duplicates, report.duplicates_by_fault) == (1, {"host": 1})
     assert report.duplicates_per_million == 500_000
     assert report.breaches == ()
+
+
+def test_of_two_faults_the_nearer_one_explains_a_duplicate(world):
+    world.job(1, at=10)
+    world.did(1, at=15, pid=11, attempt=2)
+    world.hit("blackhole", began=7, healed=9.8)
+    world.hit("child", began=11, healed=11)
+    assert world.judged().duplicates_by_fault == {"blackhole": 1}
 
 
 @pytest.mark.parametrize(("task", "promise"), [("plain", 3), ("holds_gil", 7), ("blocks", 7)])

@@ -52,6 +52,7 @@ class Injector:
         scene = self._scene
         scene.killed.clear()
         scene.frozen.clear()
+        scene.gone.clear()
         scene.struck = None
         began = clock()
         victim = fault.inject(scene, self._chance)
@@ -64,4 +65,5 @@ class Injector:
             killed=tuple(scene.killed),
             frozen=tuple(scene.frozen),
             loses=fault.loses,
+            gone=tuple(scene.gone),
         )

@@ -69,6 +69,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     killed: tuple[int, ...] = ()
     frozen: tuple[int, ...] = ()  # processes that were stopped, and went on
     loses: bool = False  # commits that the server had confirmed may be gone
+    gone: tuple[int, ...] = ()  # tokens of jobs that were on the server that was lost, and on no other
 
 
 class Row(Struct, frozen=True, array_like=True, gc=False):

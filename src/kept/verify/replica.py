@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import LiteralString, Self
 
-import psycopg
 from psycopg.sql import SQL, Identifier
 
 from kept.verify.server import LOOK, PATIENCE, Down, Server
@@ -88,13 +87,12 @@ class Pair:
         return self._made[-1]
 
 
-def only_on(one: Server, other: Server, schema: str) -> int:
-    """How many jobs *one* knows, and *other* does not."""
-    known = [_jobs(server, schema) for server in (one, other)]
-    return len(known[0] - known[1])
+def only_on(one: Server, other: Server, schema: str) -> list[int]:
+    """The tokens of jobs that *one* knows, and *other* does not."""
+    return sorted(_tokens(one, schema) - _tokens(other, schema))
 
 
-def _jobs(server: Server, schema: str) -> set[tuple[object, ...]]:
-    with server.connect() as conn, suppress(psycopg.errors.UndefinedTable):
-        return set(conn.execute(SQL("select id, created_at from {}").format(Identifier(schema, "jobs"))).fetchall())
-    return set()
+def _tokens(server: Server, schema: str) -> set[int]:
+    query = SQL("select (payload ->> 'token')::bigint from {}").format(Identifier(schema, "jobs"))
+    with server.connect() as conn:
+        return {int(token) for (token,) in conn.execute(query) if token is not None}

@@ -13,7 +13,6 @@ __all__ = ["Evidence", "Terms", "judge"]
 
 POISON, ONCE = "poison", "completes"
 PROMISED = {POISON: ("failed", "worker_died")}  # how such a job has to end, if not as done
-REPLICATION = 60 * timing.NS  # how far back commits may be lost by a server that loses some
 
 
 def judge(seen: Evidence, terms: Terms) -> Report:
@@ -109,10 +108,11 @@ def _ending(row: Row, seen: Evidence, states: _States, found: Findings) -> None:
 
 
 def _missing(known: Mapping[int, int], seen: Evidence, found: Findings) -> None:
-    for token, at in seen.books.committed():
+    gone = {token for hit in seen.hits if hit.loses for token in hit.gone}
+    for token, _ in seen.books.committed():
         if token in known:
             continue
-        if any(hit.loses and hit.began - REPLICATION <= at <= hit.healed for hit in seen.hits):
+        if token in gone:
             found.gone += 1
         else:
             found.lost += 1

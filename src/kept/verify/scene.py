@@ -41,6 +41,7 @@ class Scene:
     struck: int | None = None  # when the first of them was killed or frozen
     killed: list[int] = field(default_factory=list)
     frozen: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)  # tokens of jobs that only a server had that is no more
 
     def kill(self, *pids: int, which: signal.Signals = signal.SIGKILL) -> None:
         """Kill processes of workers; what dies with them is written down as well."""

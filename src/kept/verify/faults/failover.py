@@ -45,12 +45,12 @@ class Promote(Fault):
         new = scene.server = pair.primary
         for each in (proxy(scene), self._aside(scene)):
             each.turn_to(new.url)
-        gone = self._returned(old, new, scene)
+        scene.gone += self._returned(old, new, scene)
         pair.renew()
-        return f"the primary; {gone} jobs were on it alone"
+        return f"the primary; {len(scene.gone)} jobs were on it alone"
 
-    def _returned(self, old: Server, new: Server, scene: Scene) -> int:
-        """The old primary comes back as if nothing had happened, and nobody may work there."""
+    def _returned(self, old: Server, new: Server, scene: Scene) -> list[int]:
+        """The old primary comes back as if nothing had happened, and nobody may work there; what it alone knew."""
         old.start()
         gone = only_on(old, new, scene.schema)
         until = time.monotonic() + BACK
