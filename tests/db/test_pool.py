@@ -95,10 +95,10 @@ def test_a_transaction_somebody_left_open_is_not_handed_to_the_next(database, co
     with ours.connection() as careless:
         pid = careless.info.backend_pid
         careless.execute("begin")
-        careless.execute("create table left_behind ()")
+        careless.execute("create table public.left_behind ()")
     with ours.connection() as next_one:
         assert next_one.info.backend_pid != pid
-        assert next_one.execute("select to_regclass('left_behind')").fetchone() == (None,)
+        assert next_one.execute("select to_regclass('public.left_behind')").fetchone() == (None,)
     ours.close()
 
 

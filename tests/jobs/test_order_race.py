@@ -68,7 +68,7 @@ class Claimer:
             else:
                 # Under the lease, as far as one can know: an effect of one who lost it says nothing about order.
                 query = (
-                    "insert into effect (order_key, job, attempt) select %(key)s, id, attempt from kept.job"
+                    "insert into public.effect (order_key, job, attempt) select %(key)s, id, attempt from kept.job"
                     " where id = %(id)s and attempt = %(attempt)s and worker = %(worker)s returning 1"
                 )
                 facts = {"key": key, "id": job.id, "attempt": job.attempt, "worker": job.worker}
@@ -94,7 +94,9 @@ def race(database, conn, count, keys, *, within):
             return await declare(store, ordered=True, max_attempts=1000, retry_base=0.0, retry_max=0.0)
 
     lane, over = asyncio.run(prepare()), threading.Event()
-    conn.execute("create table effect (n bigint generated always as identity, order_key text, job bigint, attempt int)")
+    conn.execute(
+        "create table public.effect (n bigint generated always as identity, order_key text, job bigint, attempt int)"
+    )
     conn.execute(
         "insert into kept.job (lane, priority, ready, due_at, created_at, payload, order_key)"
         " select %s, 0, true, kept.now(), kept.now(), '{}', 'k' || n %% %s from generate_series(1, %s) n",
@@ -121,7 +123,7 @@ def overtaken(conn):
     """Jobs that were begun, for the first time, before a job of their key that comes first."""
     seen: Counter[str] = Counter()
     wrong = 0
-    for each in rows(conn, "select order_key, job, min(n) n from effect group by 1, 2 order by 3"):
+    for each in rows(conn, "select order_key, job, min(n) n from public.effect group by 1, 2 order by 3"):
         wrong += each["job"] < seen[each["order_key"]]
         seen[each["order_key"]] = max(seen[each["order_key"]], each["job"])
     return wrong
@@ -129,11 +131,11 @@ def overtaken(conn):
 
 def check(conn, count, claimers):
     assert overtaken(conn) == 0
-    seen = row(conn, "select count(*) n, count(distinct job) jobs from effect")
+    seen = row(conn, "select count(*) n, count(distinct job) jobs from public.effect")
     assert seen["jobs"] == count
     assert row(conn, "select count(*) n, count(distinct id) ids from kept.history") == {"n": count, "ids": count}
     # Twice only what a death left unsettled: never what was settled.
-    twice = "select count(*) n from effect e join kept.history h on h.id = e.job and e.attempt > h.attempt"
+    twice = "select count(*) n from public.effect e join kept.history h on h.id = e.job and e.attempt > h.attempt"
     assert row(conn, twice)["n"] == 0
     assert sum(each.failures for each in claimers) > 0
     assert sum(each.deaths for each in claimers) > 0

@@ -37,9 +37,15 @@ select set_config('enable_seqscan', 'off', {local}), set_config('enable_bitmapsc
        set_config('enable_sort', 'off', {local}), set_config('enable_hashjoin', 'off', {local}),
        set_config('enable_mergejoin', 'off', {local}), set_config('jit', 'off', {local}),
        set_config('plan_cache_mode', 'force_generic_plan', {local}), set_config('timezone', 'UTC', {local}),
-       set_config('statement_timeout', '30s', {local}),
+       set_config('search_path', 'pg_catalog, pg_temp', {local}), set_config('statement_timeout', '30s', {local}),
        set_config('idle_in_transaction_session_timeout', '60s', {local})
 """
+# What somebody has planted in a schema that every session looks into must not be found by our statements: a function
+# whose arguments fit better wins over PostgreSQL's own, and would run with our rights. Not through a pooler, which
+# greets with a process id of its own making: there the session will be somebody else's next.
+_PINNED: LiteralString = (
+    "select set_config('search_path', 'pg_catalog, pg_temp', false) where pg_backend_pid() = %(greeted)s"
+)
 _FOR_SESSION = _WORKER_SETTINGS.replace("{local}", "false")
 _FOR_TRANSACTION = _WORKER_SETTINGS.replace("{local}", "true")
 
@@ -71,7 +77,13 @@ def unavailable(error: psycopg.Error) -> Unavailable:
 async def connect(database: str, *, name: str = "kept") -> Connection:
     """An autocommit connection, or :class:`Unavailable` with a sentence."""
     try:
-        return await psycopg.AsyncConnection.connect(conninfo(database, name=name), autocommit=True)
+        conn = await psycopg.AsyncConnection.connect(conninfo(database, name=name), autocommit=True)
+        try:
+            await conn.execute(_PINNED, {"greeted": conn.info.backend_pid}, prepare=False)
+        except BaseException:
+            await conn.close()
+            raise
+        return conn
     except psycopg.OperationalError as error:
         raise unavailable(error) from None
     except psycopg.ProgrammingError as error:
@@ -81,7 +93,13 @@ async def connect(database: str, *, name: str = "kept") -> Connection:
 def connect_sync(database: str, *, name: str = "kept") -> psycopg.Connection[TupleRow]:
     """:func:`connect`, for sync code."""
     try:
-        return psycopg.Connection.connect(conninfo(database, name=name), autocommit=True)
+        conn = psycopg.Connection.connect(conninfo(database, name=name), autocommit=True)
+        try:
+            conn.execute(_PINNED, {"greeted": conn.info.backend_pid}, prepare=False)
+        except BaseException:
+            conn.close()
+            raise
+        return conn
     except psycopg.OperationalError as error:
         raise unavailable(error) from None
     except psycopg.ProgrammingError as error:

@@ -45,11 +45,12 @@ _APPLIED = "select version, name, kind, checksum from kept.migration order by ve
 
 _RECORD = "insert into kept.migration (version, name, kind, checksum) values ({}, {}, {}, {})"
 
-# Runs inside each migration's own transaction, so that it also holds behind a transaction pooler. The lock
-# first and patiently, for somebody else may be migrating; the rest impatiently, for DDL that waits stops
-# everybody who comes after it. The schema is made only where it is missing: that asks for a right on the
-# whole database, which the owner of a schema need not have.
+# Runs inside each migration's own transaction, so that it also holds behind a transaction pooler. Nothing is looked for
+# where others may have planted something. The lock first and patiently, for somebody else may be migrating; the rest
+# impatiently, for DDL that waits stops everybody who comes after it. The schema is made only where it is missing: that
+# asks for a right on the whole database, which the owner of a schema need not have.
 _PREPARE = """\
+set local search_path = pg_catalog, pg_temp;
 set local statement_timeout = 0;
 set local lock_timeout = '60s';
 do $$ begin perform pg_advisory_xact_lock(hashtextextended('kept.migration', 0)); end $$;
