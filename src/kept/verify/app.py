@@ -10,7 +10,6 @@ import asyncio
 import ctypes
 import os
 import resource
-import signal
 import time
 from functools import cache
 from pathlib import Path
@@ -25,10 +24,9 @@ from kept.errors import Defer, Failure, LeaseLost
 from kept.jobs.context import Context
 from kept.jobs.retry import Retry
 from kept.schedules.cron import every
-from kept.verify.crew import FOLDER, PARENT
+from kept.verify.crew import FOLDER, end_with_conductor
 from kept.verify.ledger import Ledger
 from kept.verify.model import What
-from kept.worker.alone import die_with_parent
 
 SCHEDULE = "beat"
 POISON = "poison"
@@ -227,5 +225,4 @@ def _take_all_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-if os.environ.get(PARENT) == str(os.getppid()):
-    die_with_parent(signal.SIGKILL)  # a run that was killed leaves nobody behind
+end_with_conductor()

@@ -16,6 +16,7 @@ from typing import Literal
 from kept.config_names import ALIASES
 from kept.errors import Error
 from kept.showable import clean
+from kept.worker.alone import die_with_parent
 
 MARK, PARENT, FOLDER = "VERIFY_MARK", "VERIFY_PARENT", "VERIFY_FOLDER"
 Role = Literal["supervisor", "worker", "keeper", "child"]
@@ -158,6 +159,18 @@ class Processes:
                 if member.process is not None:
                     with suppress(subprocess.TimeoutExpired):
                         member.process.wait(0.2)
+
+
+def end_with_conductor() -> None:
+    """Called by a process that a run started: it does not outlive the run, even if that is killed.
+
+    Its own children are for it to end: they are not told whom to watch.
+    """
+    conductor = os.environ.pop(PARENT, None)
+    if conductor is not None:
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() != int(conductor):
+            os._exit(1)  # it was gone before we could ask to go with it
 
 
 def own_environment() -> dict[str, str]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from kept.verify.crew import FOLDER
 from kept.verify.draft import Draft, Wanted, bulk, single
 from kept.verify.ledger import PRODUCER, Journal, clock, read
 from kept.verify.model import Intent, Line, Told
-from kept.worker.alone import die_with_parent
 
 ORDERS = "VERIFY_ORDERS"
 PAUSE = 0.02  # seconds between transactions
@@ -163,7 +161,6 @@ def produce(orders: Orders, producer: Producer, sent: int, chance: Random) -> No
 
 def main() -> None:
     """Entry point of a producer process."""
-    die_with_parent(signal.SIGKILL)
     orders = msgspec.json.decode(os.environ[ORDERS], type=Orders)
     settings = Settings.from_env(os.environ)
     app.configure(settings)

@@ -32,10 +32,10 @@ def duplicates(seen: Evidence, terms: Terms, found: Findings) -> Counter[str]:
 
 
 def _cause(at: int, hits: Sequence[Hit], terms: Terms) -> str | None:
-    """The fault that kept an effect at *at* from being settled: the last that began before."""
+    """The fault that kept an effect at *at* from being settled: the nearest, if one is near enough."""
     after = int((terms.lease + terms.scan) * NS)
     near = [hit for hit in hits if hit.victim and hit.began - BEFORE <= at <= hit.healed + after]
-    return max(near, key=lambda hit: hit.began).fault if near else None
+    return min(near, key=lambda hit: max(hit.began - at, at - hit.healed, 0)).fault if near else None
 
 
 # --- order

@@ -1,0 +1,147 @@
+"""A run from its start to its judgement: real workers, killed for real, on the test's own database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import psycopg
+import pytest
+
+from kept.errors import Refused
+from kept.verify import faults, ledger
+from kept.verify.books import Books
+from kept.verify.crew import MARK
+from kept.verify.faults.fault import Fault
+from kept.verify.injector import sequence
+from kept.verify.run import WORKER, Plan, run
+from support import eventually
+
+# A worker whose handlers forget to write down every tenth effect, as if they had never run.
+FORGETFUL = """
+from kept.verify.ledger import Ledger
+note = Ledger.note
+def forgetful(self, what, token, job, attempt):
+    if what != "effect" or token % 10:
+        note(self, what, token, job, attempt)
+Ledger.note = forgetful
+from kept.cli import main
+main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Where temporary folders go, so that a test can see what is left."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def schemas(database: str) -> list[str]:
+    with psycopg.connect(database) as conn:
+        return [row[0] for row in conn.execute("select nspname from pg_namespace where nspname like 'kept_verify%'")]
+
+
+def marked(folder: Path) -> list[int]:
+    """Every process of a run in *folder*, whoever started it."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                environ = (each / "environ").read_bytes()
+            except OSError:
+                continue
+            if MARK.encode() in environ and str(folder).encode() in environ:
+                found.append(int(each.name))
+    return found
+
+
+def stopped(folder: Path) -> list[int]:
+    found = []
+    for pid in marked(folder):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                found.append(pid)
+    return found
+
+
+@pytest.mark.acceptance
+def test_a_run_with_faults_breaks_no_promise_and_leaves_nothing(database, tmp_path):
+    kept = tmp_path / "kept"
+    report = run(Plan(database=database, seconds=5, jobs=600, workers=3, faults=["kill", "exit"], seed=1, keep=kept))
+    assert report.breaches == ()
+    assert report.accepted >= 600
+    assert report.faults.keys() == {"kill", "exit"}
+    assert report.slots_fired >= 3
+    assert schemas(database) == []
+    assert marked(tmp_path) == []
+    assert list(tmp_path.iterdir()) == [kept]
+    assert Books(ledger.told(kept)).counts()["committed"] == report.accepted
+
+
+@pytest.mark.acceptance
+def test_a_run_in_which_handlers_are_left_out_is_a_breach(database):
+    worker = ("-c", FORGETFUL, *WORKER[2:])
+    report = run(Plan(database=database, seconds=2, jobs=300, workers=1, producers=1, faults=[], worker=worker))
+    assert {breach.promise for breach in report.breaches} == {3}
+    assert report.lost > 10
+
+
+@pytest.mark.acceptance
+def test_a_run_that_is_told_to_stop_leaves_nothing(database, tmp_path):
+    command = [sys.executable, "-c", "from kept.cli import main; main()", "verify", "--database", database]
+    process = subprocess.Popen(
+        [*command, "--faults", "stop"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        eventually(lambda: stopped(tmp_path), 60, what="a worker that is stopped")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+        process.communicate()
+    assert schemas(database) == []
+    assert marked(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.acceptance
+def test_processes_end_with_a_run_that_is_killed(database, tmp_path):
+    command = [sys.executable, "-c", "from kept.cli import main; main()", "verify", "--database", database]
+    process = subprocess.Popen([*command, "--faults", "recursion", "--workers", "1"], stdout=subprocess.DEVNULL)
+    try:
+        eventually(lambda: len(marked(tmp_path)) >= 4, 60, what="producers, a worker and its keeper")
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    eventually(lambda: not marked(tmp_path), 30, what="the end of every process")
+
+
+def test_faults_are_named_one_by_one_or_by_group():
+    assert [each.name for each in faults.chosen(["stop", "kill"])] == ["stop", "kill"]
+    assert {each.group for each in faults.chosen(["worker"])} == {"worker"}
+    assert list(faults.chosen([])) == []
+    with pytest.raises(Refused, match="there is no 'kil'"):
+        faults.chosen(["kil"])
+
+
+def test_every_fault_has_a_name_of_its_own_and_says_what_it_does():
+    names = [each.name for each in faults.ALL]
+    assert len(set(names)) == len(names)
+    assert not {each.group for each in faults.ALL} & set(names)
+    assert all(type(each).__doc__ != Fault.__doc__ for each in faults.ALL)
+
+
+def test_the_same_seed_draws_the_same_faults_and_each_comes_once_in_a_round():
+    def drawn(seed: int) -> list[str]:
+        return [each.name for each in islice(sequence(faults.ALL, Random(seed)), 3 * len(faults.ALL))]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert sorted(drawn(1)[: len(faults.ALL)]) == sorted(each.name for each in faults.ALL)
