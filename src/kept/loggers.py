@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from typing import Any, cast
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Literal, NamedTuple, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from kept.errors import Misconfigured
 from kept.redact import redact
 from kept.showable import escape
+
+Format = Literal["auto", "json", "console"]
+Level = Literal["debug", "info", "warning", "error"]
+
+FORMATS = ("auto", "json", "console")
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class Manner(NamedTuple):
+    """How the lines of a process are written to its stderr."""
+
+    format: Format
+    level: str
+
+
+_manner: Manner | None = None  # ours, if this process is ours
+
+
+def manner() -> Manner | None:
+    """How :func:`configure` was told to write to stderr, for processes that share it; None: the process is not ours."""
+    return _manner
 
 
 class _JobLogger:
@@ -58,3 +83,118 @@ _STANDARD: list[Processor] = [
     structlog.stdlib.PositionalArgumentsFormatter(),
     _as_standard_call,
 ]
+
+
+# --- configuration of a process that is ours
+
+
+class Lines:
+    """Writes whole lines to a stream; drops one that cannot be written: telling must not stop the work."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        """Write *line* in one call, so that lines of several threads do not mix."""
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):  # a closed pipe, a closed file
+            return
+
+    debug = info = warning = error = critical = msg
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Ours, so that configuring again replaces it and leaves everyone else's alone."""
+
+
+def configure(format: Format = "auto", level: str = "info", stream: TextIO | None = None) -> None:
+    """Send all log lines of this process to *stream* (stderr): for a terminal on ``auto``, as JSON otherwise.
+
+    Lines of the standard ``logging`` go the same way unless the application has set up handlers of its own.
+    """
+    stream = sys.stderr if stream is None else stream
+    if format not in FORMATS:
+        raise Misconfigured(f"log format: {format!r} is not known; use one of {', '.join(FORMATS)}")
+    if level.lower() not in LEVELS:
+        raise Misconfigured(f"log level: {level!r} is not known; use one of {', '.join(LEVELS)}")
+    global _manner  # noqa: PLW0603  # as structlog's own configuration is
+    _manner = Manner(format, level) if stream is sys.stderr else None
+    console = stream.isatty() if format == "auto" else format == "console"
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+    last = _for_console(stream) if console else _for_machines()
+    structlog.configure(
+        processors=[*shared, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level.lower()]),
+        logger_factory=lambda *_args: Lines(stream),
+        cache_logger_on_first_use=False,
+    )
+    _configure_standard(shared, last, LEVELS[level.lower()], stream)
+
+
+def _configure_standard(shared: list[Processor], last: list[Processor], level: int, stream: TextIO) -> None:
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
+        root.removeHandler(handler)
+    if root.handlers:
+        return
+    handler = _Handler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root.addHandler(handler)
+    root.setLevel(level)
+
+
+def _for_console(stream: TextIO) -> list[Processor]:
+    # Plain tracebacks: the pretty ones print local variables, and those hold secrets.
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=stream.isatty(), sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+    )
+    return [_readable, renderer]
+
+
+def _for_machines() -> list[Processor]:
+    return [_redacted, structlog.processors.JSONRenderer(_json)]
+
+
+_MANY_LINES = ("exception", "stack")
+
+
+def _redacted(_logger: WrappedLogger, _method: str, event: EventDict) -> MutableMapping[str, Any]:
+    """JSON escapes by itself; what is left to do is to hide passwords."""
+    return {key: redact(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _readable(_logger: WrappedLogger, _method: str, event: EventDict) -> MutableMapping[str, Any]:
+    """One line whatever the values hold; a traceback is indented, so that it cannot pass for other lines."""
+    shown: dict[str, Any] = {}
+    for key, value in event.items():
+        if key in _MANY_LINES:
+            shown[key] = "\n".join(f"    {escape(line)}" for line in redact(str(value)).split("\n"))
+        elif key == "event":
+            shown[key] = escape(redact(str(value)))
+        else:
+            shown[escape(key)] = escape(redact(value)) if isinstance(value, str) else value
+    return shown
+
+
+def _json(event: dict[str, object], **options: Any) -> str:
+    try:
+        return json.dumps(event, allow_nan=False, **options)
+    except (TypeError, ValueError, RecursionError):  # NaN, keys that are no names, a value that holds itself
+        return json.dumps({key: _plain(value) for key, value in event.items()})
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, str | int) else repr(value)

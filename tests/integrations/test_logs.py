@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from kept import signals
 from kept.errors import Misconfigured
-from kept.integrations.logs import RAN, SENT, LogSubscriber, configure
-from kept.loggers import job_logger
+from kept.integrations.logs import RAN, SENT, LogSubscriber
+from kept.loggers import configure, job_logger
 from kept.showable import LONGEST, clean, escape
 from kept.signals import EventsSent, JobsClaimed, JobsSettled, PickUp, Settled, Signal
 

@@ -19,8 +19,9 @@ from kept.config import Settings
 from kept.db import migrate
 from kept.db.connect import Link, connect_sync
 from kept.integrations.health import HealthServer
-from kept.integrations.logs import LogSubscriber, configure
+from kept.integrations.logs import LogSubscriber
 from kept.integrations.prometheus import Metrics
+from kept.loggers import configure
 from kept.schedules.declared import Synchronised
 from kept.showable import clean
 from kept.signals import Warned

@@ -31,6 +31,7 @@ from kept.jobs.model import Claimed, Deferred, Died, Lane, Outcome
 from kept.jobs.registry import Registry
 from kept.jobs.text import message_of
 from kept.loading import load
+from kept.loggers import Manner, configure, manner
 from kept.signals import Signals, SpareReady, Warned
 
 _PDEATHSIG = 1
@@ -50,6 +51,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     database: str
     schema: str
     limit: int
+    manner: Manner | None  # the worker's: what a handler says looks the same wherever it runs, and is as safe to read
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +123,7 @@ class Alone:
     """Runs attempts in the child, one at a time."""
 
     def __init__(self, location: str, *, database: str, schema: str, limit: int) -> None:
-        self._hello = Hello(location=location, database=database, schema=schema, limit=limit)
+        self._hello = Hello(location=location, database=database, schema=schema, limit=limit, manner=manner())
         self._child: Child | None = None
         self._starting = asyncio.Lock()
         self._spare: asyncio.Task[None] | None = None
@@ -260,6 +262,8 @@ def _registry(hello: Hello) -> Registry:
     app = cast("Loaded", load(hello.location))
     app.configure(replace(app.settings, database=hello.database, schema=hello.schema), hello.location)
     app.load_imports()
+    if hello.manner is not None:
+        configure(*hello.manner)
     return app.registry
 
 
