@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from kept.db.embedded import Embedded, is_embedded, location
+from kept.verify import clocks
 from kept.verify.disk import Disk
 from kept.verify.proxy import Proxy, proxy_before
 from kept.verify.replica import Pair
 from kept.verify.server import Server
 
-SERVER, DISK = "pg", "disk"
+SERVER, DISK, CLOCK = "pg", "disk", "clock"
 
 
 class Rig:
@@ -42,20 +44,27 @@ class Rig:
     def close(self) -> None:
         """Take everything down again."""
         self._open.close()
+        clocks.sweep()
 
     def _start(self, needs: frozenset[str]) -> None:
         folder = self._folder
         if "disk" in needs:
             disk = self.extras["disk"] = self._open.enter_context(Disk(folder / DISK))
             folder = disk.folder
+        environ = self._wind_up() if "clock" in needs else None
         if "replica" in needs:
-            self._start_pair(folder)
+            self._start_pair(folder, environ)
         else:
-            self.server = self._open.enter_context(Server(folder / SERVER))
+            self.server = self._open.enter_context(Server(folder / SERVER, environ))
             self.direct = self.server.url
 
-    def _start_pair(self, folder: Path) -> None:
+    def _wind_up(self) -> Mapping[str, str]:
+        """A clock for the server, which can be turned."""
+        clock = self.extras["clock"] = clocks.Clock(self._folder / CLOCK)
+        return clock.environ()
+
+    def _start_pair(self, folder: Path, environ: Mapping[str, str] | None) -> None:
         """Which server is the primary changes: a second proxy, which is always calm, leads to it past the first."""
-        pair = self.extras["replica"] = self._open.enter_context(Pair(folder))
+        pair = self.extras["replica"] = self._open.enter_context(Pair(folder, environ))
         aside = self.extras["aside"] = self._open.enter_context(proxy_before(pair.primary.url))
         self.server, self.direct = pair.primary, aside.url

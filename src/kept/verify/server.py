@@ -41,8 +41,8 @@ class Down(Error):
 class Server:
     """The server in *folder*. It runs from :meth:`start` to :meth:`stop`, whatever is done to it in between."""
 
-    def __init__(self, folder: Path, options: Mapping[str, str] | None = None) -> None:
-        self._embedded = Embedded(folder, options={**OPTIONS, **(options or {})})
+    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
+        self._embedded = Embedded(folder, options=OPTIONS, environ=environ)
 
     @property
     def url(self) -> str:

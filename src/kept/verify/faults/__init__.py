@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kept.errors import Refused
-from kept.verify.faults import failover, handlers, network, processes, server
+from kept.verify.faults import clock, failover, handlers, network, processes, server
 from kept.verify.faults.fault import Fault
 
 __all__ = ["ALL", "Fault", "chosen", "known"]
@@ -16,6 +16,7 @@ ALL: tuple[Fault, ...] = (
     *server.FAULTS,
     *failover.FAULTS,
     *network.FAULTS,
+    *clock.FAULTS,
 )
 
 

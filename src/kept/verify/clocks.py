@@ -1,0 +1,72 @@
+"""Clocks that are wrong, by Debian's libfaketime: of any process that is started with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+LIBRARIES = Path("/usr/lib")
+SHARED = Path("/dev/shm")  # noqa: S108  # where the library leaves its own files
+LEFT = re.compile(r"(?:faketime_shm|sem\.faketime_sem)_(\d+)")  # … by the pid of whom they are for
+
+
+def library() -> Path | None:
+    """Where libfaketime is, if it is installed."""
+    return next(iter(sorted(LIBRARIES.glob("*/faketime/libfaketime.so.1"))), None)
+
+
+def missing() -> str | None:
+    """Why no clock can be turned here, if so."""
+    return None if library() else "needs libfaketime (a package of Debian)"
+
+
+def off_by(seconds: int) -> dict[str, str]:
+    """The environment of a process whose clock is wrong about the time of day, and right in how fast it goes."""
+    return _environment() | {"FAKETIME": f"{seconds:+d}"}
+
+
+class Clock:
+    """A clock that can be turned while its processes run; *path* is a file for it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._off = path, 0
+        self.turn(0)
+
+    def environ(self) -> Mapping[str, str]:
+        """For the processes that are to have this clock."""
+        return _environment() | {"FAKETIME_TIMESTAMP_FILE": str(self._path), "FAKETIME_NO_CACHE": "1"}
+
+    def turn(self, seconds: int) -> None:
+        """Turn it ahead, or back, at once and for all of them."""
+        self._off += seconds
+        draft = self._path.with_suffix(".new")
+        draft.write_text(f"{self._off:+d}\n")
+        draft.chmod(0o644)
+        draft.rename(self._path)  # whoever reads it reads the old time or the new one
+
+
+def _environment() -> dict[str, str]:
+    return {"LD_PRELOAD": str(library()), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+def sweep() -> None:
+    """Remove the files that the library made for processes that are no more."""
+    for path in SHARED.glob("*faketime_*") if SHARED.is_dir() else ():
+        pid = LEFT.fullmatch(path.name)
+        if pid and not _maps(int(pid[1])):
+            with suppress(OSError):
+                path.unlink()
+
+
+def is_wrong(pid: int) -> bool:
+    """Whether the clock of *pid* is one of these."""
+    return "libfaketime" in _maps(pid)
+
+
+def _maps(pid: int) -> str:
+    """What *pid* has loaded; nothing if it is gone, or only waits to be buried."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/maps").read_text()
+    return ""
