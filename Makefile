@@ -2,8 +2,9 @@
 PY ?= python3
 BIN := .venv/bin
 PG15 ?= /usr/lib/postgresql/15/bin
+OUT ?= docs/verify-full.json
 
-.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow storm simulate test-15 bench-peers lock clean
+.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow verify-planted storm verify verify-full simulate test-15 bench-peers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
@@ -20,7 +21,7 @@ test: .venv/.dev ## the test suite on the embedded PostgreSQL; needs neither apt
 
 check: test check-rest ## everything CI runs
 
-check-rest: .venv/.dev lint types imports test-debian test-slow test-15 ## … without what `make test` runs
+check-rest: .venv/.dev lint types imports test-debian test-slow verify-planted test-15 verify ## … without what `make test` runs
 
 lint: .venv/.dev ## ruff
 	$(BIN)/ruff check .
@@ -42,8 +43,17 @@ simulate: .venv/.dev ## months of schedules in simulated worlds (SEEDS= how many
 	@$(if $(SEEDS),KEPT_SIMULATE_SEEDS=$(SEEDS)) $(if $(SEED),KEPT_SIMULATE_SEED=$(SEED)) \
 	  $(BIN)/python -m pytest -q -n 2 -p no:cacheprovider tests/simulation
 
+verify: .venv/.dev ## the promises under faults, small: about two minutes (SEED=)
+	$(BIN)/kept verify --seconds 75 --seed $(or $(SEED),1)
+
+verify-full: .venv/.dev ## the promises under every fault, 1,000,000 jobs: writes OUT (SEED= JOBS= SECONDS= OUT=)
+	$(BIN)/kept verify --jobs $(or $(JOBS),1000000) --seconds $(or $(SECONDS),1500) --seed $(or $(SEED),1) --json > $(OUT)
+
 test-slow: .venv/.dev ## tests that take minutes
 	$(BIN)/python -m pytest -q -m slow
+
+verify-planted: .venv/.dev ## known bugs, planted one by one: `kept verify` has to raise the alarm at each (PLANTS=)
+	@$(BIN)/python tests/planted_bugs.py $(PLANTS)
 
 test-15: .venv/.dev ## the suite on PostgreSQL 15
 	KEPT_PG_BIN=$(PG15) $(BIN)/python -m pytest -n 2 -q -m "not slow and not debian"
