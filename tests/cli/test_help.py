@@ -38,7 +38,7 @@ GROUPS = [
 
 def test_all_commands_are_there():
     assert {" ".join(path) for path in ALL} == {
-        *("", "worker", "tick", "sync", "migrate", "workers", "status", "doctor"),
+        *("", "worker", "tick", "sync", "migrate", "workers", "status", "doctor", "verify"),
         *("jobs", "jobs list", "jobs show", "jobs retry", "jobs cancel", "jobs delete"),
         *("lanes", "lanes pause", "lanes resume", "inbox", "inbox forget", "inbox purge"),
         *("bench", "bench drain", "bench enqueue", "bench latency", "bench sustained", "bench growth", "bench idle"),

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from kept.errors import Refused
-from kept.verify import faults, ledger
+from kept.verify import faults, ledger, leftovers
 from kept.verify.books import Books
 from kept.verify.crew import MARK
 from kept.verify.faults.fault import Fault
@@ -113,15 +113,23 @@ def test_a_run_that_is_told_to_stop_leaves_nothing(database, tmp_path):
 
 
 @pytest.mark.acceptance
-def test_processes_end_with_a_run_that_is_killed(database, tmp_path):
+def test_a_run_that_is_killed_leaves_no_process_and_the_next_one_removes_the_rest(database, tmp_path):
     command = [sys.executable, "-c", "from kept.cli import main; main()", "verify", "--database", database]
     process = subprocess.Popen([*command, "--faults", "recursion", "--workers", "1"], stdout=subprocess.DEVNULL)
     try:
         eventually(lambda: len(marked(tmp_path)) >= 4, 60, what="producers, a worker and its keeper")
+        with psycopg.connect(database, autocommit=True) as conn:
+            assert leftovers.sweep_schemas(conn) == [], "it is in use"
+        assert leftovers.sweep_folders() == []
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     eventually(lambda: not marked(tmp_path), 30, what="the end of every process")
+    (left,) = schemas(database)
+    with psycopg.connect(database, autocommit=True) as conn:
+        assert eventually(lambda: leftovers.sweep_schemas(conn), what="its last session to end") == [left]
+    assert len(leftovers.sweep_folders()) == 1
+    assert schemas(database) == list(tmp_path.iterdir()) == []
 
 
 def test_faults_are_named_one_by_one_or_by_group():

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
@@ -15,17 +15,16 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import TupleRow
-from psycopg.sql import SQL, Identifier
 
 from kept.db import migrate
 from kept.db.connect import connect_sync
 from kept.db.queries import Queries, load
+from kept.verify import leftovers
 from kept.verify.proxy import Proxy
 from kept.verify.rig import Rig
 from kept.verify.server import Server
 
 Conn = psycopg.Connection[TupleRow]
-FOLDER = "kept-verify-"
 NAME = "kept verify"
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
@@ -74,33 +73,41 @@ def _schema(url: str) -> Iterator[str]:
     """A new schema; dropped at the end, however that comes."""
     schema = f"kept_verify_{secrets.token_hex(4)}"
     sql = load("kept.verify", schema)
-    with connect_sync(url, name=NAME) as conn:
-        migrate.apply(conn, schema)
-        conn.execute(sql["make_effects"])
-    try:
-        yield schema
-    finally:
-        with uninterrupted(), connect_sync(url, name=NAME) as conn:
-            conn.execute("select set_config('lock_timeout', '20s', false)")
-            conn.execute("select set_config('client_min_messages', 'error', false)")
-            conn.execute(SQL("drop schema if exists {} cascade").format(Identifier(schema)))
+    with connect_sync(url, name=NAME) as held:  # on a server that is not ours, it shows that the schema is in use
+        leftovers.sweep_schemas(held)
+        leftovers.hold_schema(held, schema)
+        try:
+            migrate.apply(held, schema)
+            held.execute(sql["make_effects"])
+            yield schema
+        finally:
+            with uninterrupted(), connect_sync(url, name=NAME) as conn:
+                leftovers.drop(conn, schema)
 
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     """A temporary folder; what was written down in it is copied to *keep*."""
-    folder = Path(mkdtemp(prefix=FOLDER))
-    try:
+    leftovers.sweep_folders()
+    folder = Path(mkdtemp(prefix=leftovers.FOLDER))
+    with ExitStack() as until:
+        until.callback(shutil.rmtree, folder, ignore_errors=True)
+        leftovers.hold_folder(folder, until)
         folder.chmod(0o711)  # root's server runs as somebody else, who must get through
-        yield folder
-    finally:
-        with uninterrupted():
-            if keep is not None:
-                keep.mkdir(parents=True, exist_ok=True)
-                for path in folder.iterdir():
-                    if path.is_file() and os.access(path, os.R_OK):
-                        shutil.copy2(path, keep)
-            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            yield folder
+        finally:
+            with uninterrupted():
+                if keep is not None:
+                    _copy(folder, keep)
+                until.close()
+
+
+def _copy(folder: Path, keep: Path) -> None:
+    keep.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_file() and path.name != leftovers.HELD and os.access(path, os.R_OK):
+            shutil.copy2(path, keep)
 
 
 @contextmanager

@@ -1,0 +1,64 @@
+"""``kept verify``: what it says, and how it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from kept.verify import faults
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@pytest.mark.acceptance
+def test_a_small_run_ends_well_and_tells_what_it_found(kept):
+    said = kept("verify", "--seconds", 3, "--jobs", 200, "--workers", 2, "--faults", "recursion", "--seed", 5)
+    assert said.code == 0, said.out + said.err
+    assert "No promise was broken after 2" in said.out
+    assert "(seed 5)" in said.out
+    lines = {
+        line.rsplit("  ", 1)[0].strip(): line.rsplit("  ", 1)[1].strip()
+        for line in said.out.splitlines()
+        if "  " in line
+    }
+    assert lines["lost"] == lines["phantom"] == lines["zombie writes that got through"] == "0"
+    assert lines["… recursion"].isdigit()
+
+
+@pytest.mark.acceptance
+def test_a_breach_is_told_with_its_promise_its_items_and_code_1(kept, monkeypatch):
+    monkeypatch.setattr("kept.verify.ledger.effects", lambda _: iter(()))  # as if no handler had ever run
+    said = kept("verify", "--seconds", 1, "--jobs", 20, "--workers", 1, "--faults", "", "--seed", 5)
+    assert said.code == 1
+    assert "promise 3: a job is done, and its handler never did it" in said.out
+    assert "token" in said.out
+    assert "Promise 3 was broken" in said.out.splitlines()[-1]
+    said = kept("verify", "--seconds", 1, "--jobs", 20, "--workers", 1, "--faults", "", "--seed", 5, "--json")
+    assert said.code == 1
+    assert said.json["breaches"][0]["promise"] == 3
+    assert said.json["seed"] == 5
+
+
+def test_a_fault_that_does_not_exist_is_refused_with_those_that_do(nowhere):
+    said = nowhere("verify", "--faults", "kil")
+    assert said.code == 2
+    assert "there is no 'kil'; there are worker, handler" in said.err
+
+
+def test_a_fault_of_the_server_is_left_out_on_a_given_database(kept):
+    mine = [each for each in faults.ALL if "own_server" in each.needs and not each.missing()]
+    if not mine:
+        pytest.fail("there is no fault of the server")
+    said = kept("verify", "--seconds", 1, "--jobs", 10, "--workers", 1, "--faults", mine[0].name)
+    assert said.code == 0, said.out + said.err
+    assert "left out: needs a server of its own" in said.out
+
+
+def test_the_list_names_every_fault(nowhere):
+    said = nowhere("verify", "--list", "--json")
+    assert said.code == 0
+    assert [each["name"] for each in said.json] == [each.name for each in faults.ALL]
+    assert all(each["about"].endswith(".") for each in said.json)
+    assert "SIGKILL of a worker" in nowhere("verify", "--list").out
