@@ -5,6 +5,7 @@ It answers from threads of its own, so that it can say "the loop stands still" w
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
+from time import monotonic
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -20,6 +22,8 @@ from kept.errors import Misconfigured
 from kept.showable import clean
 
 _TEXT = "text/plain; charset=utf-8"
+PATIENCE = 5.0  # seconds for one client, from its coming to its going
+MOST = 64  # clients at a time; the oldest makes room
 
 Answer = tuple[HTTPStatus, bytes, str]
 
@@ -91,8 +95,13 @@ def _line(status: HTTPStatus, text: str) -> Answer:
 
 
 class _Server(ThreadingHTTPServer):
+    """Clients that dawdle, however many, neither pile up nor keep a probe from its answer."""
+
+    request_queue_size = 128
+
     def __init__(self, address: tuple[str, int], answer: Callable[[str, str], Answer]) -> None:
         self.answer = answer
+        self._clients: dict[socket.socket, float] = {}  # and when each came, the oldest first
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -100,6 +109,27 @@ class _Server(ThreadingHTTPServer):
         """Bind without asking DNS for our own name: where DNS is slow, that delays the start by seconds."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "kept", int(self.server_address[1])
+
+    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+        self._clients[request] = monotonic()
+        self._send_off()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
+        self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Called several times a second."""
+        self._send_off()
+
+    def _send_off(self) -> None:
+        """End what takes too long. A client that sends a byte now and then never runs into a limit for each byte."""
+        clients = list(self._clients.items())
+        for number, (client, since) in enumerate(clients, 1):
+            if monotonic() - since > PATIENCE or len(clients) - number >= MOST:
+                with contextlib.suppress(OSError):  # it has just gone
+                    client.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away is no news."""
@@ -109,7 +139,6 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "kept"
     sys_version = ""
-    timeout = 5  # a client that says nothing must not hold a thread for ever
 
     def do_GET(self) -> None:
         self._send(self.server.answer(self.path.partition("?")[0], self.headers.get("Accept", "")))
