@@ -265,8 +265,9 @@ def two_workers_decide_on_the_same_slots(stage: Stage) -> None:
 @scene_of("notify_trusted")
 def a_job_is_committed_whose_enqueue_found_nobody_asleep(stage: Stage) -> None:
     _, commit = stage.prepare("plain")
-    stage.worker()
+    worker = stage.worker()
     stage.fleet.asleep(stage.jobs)
+    stage.sound_asleep(worker)
     commit()
     stage.within(stage.no_job_is_live)
 
