@@ -6,6 +6,13 @@ import pytest
 
 from kept.verify import faults
 
+# Handlers that never write down an effect, as if they had not run.
+FORGETFUL = """
+from kept.verify.ledger import Ledger
+note = Ledger.note
+Ledger.note = lambda self, what, *rest: None if what == "effect" else note(self, what, *rest)
+"""
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
@@ -28,17 +35,24 @@ def test_a_small_run_ends_well_and_tells_what_it_found(kept):
 
 
 @pytest.mark.acceptance
-def test_a_breach_is_told_with_its_promise_its_items_and_code_1(kept, monkeypatch):
-    monkeypatch.setattr("kept.verify.ledger.effects", lambda _: iter(()))  # as if no handler had ever run
+def test_a_breach_is_told_with_its_promise_its_items_and_code_1(kept, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(FORGETFUL)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     said = kept("verify", "--seconds", 1, "--jobs", 20, "--workers", 1, "--faults", "", "--seed", 5)
     assert said.code == 1
     assert "promise 3: a job is done, and its handler never did it" in said.out
     assert "token" in said.out
     assert "Promise 3 was broken" in said.out.splitlines()[-1]
-    said = kept("verify", "--seconds", 1, "--jobs", 20, "--workers", 1, "--faults", "", "--seed", 5, "--json")
+
+
+@pytest.mark.acceptance
+def test_a_fault_that_finds_nobody_to_hit_is_told_in_json_and_code_1(kept):
+    said = kept("verify", "--seconds", 1, "--jobs", 20, "--workers", 1, "--faults", "supervisor", "--seed", 5, "--json")
     assert said.code == 1
-    assert said.json["breaches"][0]["promise"] == 3
-    assert said.json["seed"] == 5
+    assert said.json["breaches"] == [
+        {"promise": 0, "sentence": "a fault was asked for and never hit", "items": ["supervisor"]}
+    ]
+    assert "not complete" in said.json["meaning"]
 
 
 def test_a_fault_that_does_not_exist_is_refused_with_those_that_do(nowhere):

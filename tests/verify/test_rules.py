@@ -27,6 +27,7 @@ class World:
         self.once: list[Once] = []
         self.slots: list[Slot] = []
         self.asked: tuple[str, ...] = ()
+        self.jobs = 0
         self._tx = count(1)
 
     def sent(self, *parts: Part, first: int, answer: str | None = "committed", at: int = 1) -> None:
@@ -61,7 +62,7 @@ class World:
             once=self.once,
             slots=self.slots,
         )
-        return judge(evidence, Terms(seed=7, lease=3, scan=1, seconds=10, asked=self.asked))
+        return judge(evidence, Terms(seed=7, lease=3, scan=1, seconds=10, asked=self.asked, jobs=self.jobs))
 
     def broken(self) -> set[int]:
         return {breach.promise for breach in self.judged().breaches}
@@ -142,6 +143,12 @@ def test_a_key_that_became_two_jobs_is_told(world):
     assert world.broken() == set()
     world.row(1, "keyed", id=12)
     assert world.broken() == {1}
+
+
+def test_a_job_that_is_both_live_and_settled_is_told(world):
+    world.job(1)
+    world.row(1)
+    assert world.broken() == {2}
 
 
 def test_an_unknown_commit_stays_possible_when_a_later_try_was_refused(world):
@@ -361,6 +368,12 @@ def test_a_fault_that_was_asked_for_and_never_hit_is_told(world):
     (breach,) = world.judged().breaches
     assert (breach.promise, breach.items) == (0, ("stop",))
     assert "not complete" in tables.means(world.judged())
+
+
+def test_a_run_that_enqueued_less_than_it_should_is_told(world):
+    world.job(1)
+    world.jobs = 2
+    assert world.broken() == {0}
 
 
 def test_a_breach_names_some_of_its_items_and_counts_all(world):

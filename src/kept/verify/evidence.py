@@ -19,6 +19,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     lease: float
     scan: float
     seconds: float
+    jobs: int = 0  # that were to be enqueued
     asked: tuple[str, ...] = ()  # names of the faults that were to be injected
     left_out: dict[str, str] = {}
 

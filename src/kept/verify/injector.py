@@ -13,6 +13,7 @@ from kept.verify.scene import Scene
 
 Say = Callable[[str], None]
 PAUSE = (0.5, 3.0)  # seconds between two faults
+TRIES = 3  # of a fault that finds nobody to hit
 EACH = 6.0  # seconds that a fault and the pause after it take, about
 
 
@@ -33,8 +34,13 @@ class Injector:
         # A short run has short pauses: every fault is to come at least once.
         self._hurry = min(1.0, seconds / (EACH * max(1, len(faults))))
         self._journal = Journal(scene.folder / FAULTS, synced=True)
-        self.left = {fault.name for fault in faults}
+        self._vain = {fault.name: 0 for fault in faults}  # how often those that never hit anybody were tried
         self.count = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether every fault has hit somebody, or was tried often enough."""
+        return not self._vain or min(self._vain.values()) >= TRIES
 
     def next(self, say: Say) -> None:
         """Inject one fault and pause; without any, only pause."""
@@ -45,7 +51,9 @@ class Injector:
             self._journal.write(hit)
             self.count += 1
             if hit.victim:
-                self.left.discard(fault.name)
+                self._vain.pop(fault.name, None)
+            elif fault.name in self._vain:
+                self._vain[fault.name] += 1
         time.sleep(self._hurry * self._pauses.uniform(*PAUSE))
 
     def _inject(self, fault: Fault) -> Hit:

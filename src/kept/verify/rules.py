@@ -77,7 +77,9 @@ def _jobs(seen: Evidence, found: Findings) -> _States:
             if row.state not in ("done", "pending", "running"):
                 found.add(5, "a job of the schedule ended otherwise than done", _job(row))
             continue
-        if row.token in known:
+        if known.get(row.token) == row.id:
+            found.add(2, "a job is there twice", _job(row))
+        elif row.token in known:
             found.add(1, "one enqueue became two jobs", f"token {row.token}: jobs {known[row.token]} and {row.id}")
         known[row.token] = row.id
         if not seen.books.may_exist(row.token):
@@ -165,6 +167,9 @@ def _hits(seen: Evidence, terms: Terms, found: Findings) -> None:
     for name in terms.asked:
         if name not in hit:
             found.add(0, "a fault was asked for and never hit", name)
+    sent = seen.books.counts()
+    if sent["committed"] + sent["unknown"] < terms.jobs:
+        found.add(0, "a producer did not get to enqueue what it should", f"{sent['committed']} of {terms.jobs} jobs")
 
 
 def _job(row: Row) -> str:

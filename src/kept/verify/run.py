@@ -76,6 +76,7 @@ def run(plan: Plan, say: Say = lambda _: None) -> Report:
             scan=plan.scan,
             seconds=round(time.monotonic() - began, 1),
             asked=tuple(fault.name for fault in asked),
+            jobs=plan.jobs,
             left_out=left_out,
         )
         return judged(where, terms)
@@ -197,7 +198,7 @@ def _storm(plan: Plan, scene: Scene, asked: Sequence[Fault], say: Say) -> None:
         while True:
             problem()
             elapsed = time.monotonic() - began
-            if elapsed > plan.seconds and scene.producers.done and not injector.left:
+            if elapsed > plan.seconds and scene.producers.done and injector.over:
                 return
             if elapsed > plan.seconds + OVERTIME:
                 return  # the judgement will say what is missing
@@ -241,6 +242,7 @@ class Problem:
 
 def _calm(scene: Scene, where: Place) -> None:
     """No more faults, no more slots: wait until nothing is live, or nothing moves any more."""
+    scene.producers.clear()  # whoever is not done by now hangs; the judgement will say so
     with _looked_after(scene) as problem, where.connect() as conn:
         with conn.transaction():
             app.schedules.pause(SCHEDULE, tx=conn)
