@@ -58,16 +58,17 @@ def settle_in(root: Path, mode: Mode) -> tuple[Path, Account]:
 
 
 def make_home(home: Path, account: Account) -> None:
-    """Create *home* and what is missing above it, so that *account* can enter whatever the umask says."""
+    """Create *home* and what is missing above it, whatever the umask says: *account* can enter, nobody else can write."""
     for folder in reversed([folder for folder in (home, *home.parents) if not folder.exists()]):
         try:
-            folder.mkdir()
+            folder.mkdir(mode=0o755)
         except FileExistsError:
             continue
         if account.drops:
             folder.chmod(0o755)
         if folder == home:
             account.own(home)
+            (home / ".gitignore").touch(mode=0o644)
             (home / ".gitignore").write_text("*\n")
 
 
