@@ -58,7 +58,7 @@ def settle_in(root: Path, mode: Mode) -> tuple[Path, Account]:
 
 
 def make_home(home: Path, account: Account) -> None:
-    """Create *home* and what is missing above it, whatever the umask says: *account* can enter, nobody else can write."""
+    """Create *home* and what is missing above it: *account* can enter and nobody else write, whatever the umask."""
     for folder in reversed([folder for folder in (home, *home.parents) if not folder.exists()]):
         try:
             folder.mkdir(mode=0o755)
