@@ -20,7 +20,7 @@ SINGLES = {
     "flaky": 3,
     "defers": 2,
 }
-ASIDE = {"flaky": 20, "defers": 10, "keyed": 10, "completes": 8, "slow": 4, "threaded": 4, "lingers": 2, "plain": 942}
+ASIDE = {"flaky": 20, "defers": 10, "keyed": 10, "completes": 10, "slow": 10, "threaded": 4, "lingers": 2, "plain": 934}
 ROLLED_BACK = 0.05
 LATER = "1s"
 
