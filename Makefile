@@ -4,7 +4,7 @@ BIN := .venv/bin
 PG15 ?= /usr/lib/postgresql/15/bin
 OUT ?= docs/verify-full.json
 
-.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow verify-planted storm verify verify-full simulate test-15 bench-peers lock clean
+.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow verify-points verify-planted storm verify verify-full simulate test-15 bench-peers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
@@ -21,7 +21,7 @@ test: .venv/.dev ## the test suite on the embedded PostgreSQL; needs neither apt
 
 check: test check-rest ## everything CI runs
 
-check-rest: .venv/.dev lint types imports test-debian test-slow verify-planted test-15 verify ## … without what `make test` runs
+check-rest: .venv/.dev lint types imports test-debian test-slow verify-points verify-planted test-15 verify ## … without what `make test` runs
 
 lint: .venv/.dev ## ruff
 	$(BIN)/ruff check .
@@ -51,6 +51,9 @@ verify-full: .venv/.dev ## the promises under every fault, 1,000,000 jobs: write
 
 test-slow: .venv/.dev ## tests that take minutes
 	$(BIN)/python -m pytest -q -m slow
+
+verify-points: .venv/.dev ## every crash point in every way: killed, an error before, done and an error seen (SEED= POINTS=)
+	@$(BIN)/python tests/crash_points.py --seed $(or $(SEED),1) $(POINTS)
 
 verify-planted: .venv/.dev ## known bugs, planted one by one: `kept verify` has to raise the alarm at each (PLANTS=)
 	@$(BIN)/python tests/planted_bugs.py $(PLANTS)

@@ -120,7 +120,7 @@ def mark_before_effect() -> None:
     def marked(self, jobs) -> None:
         if jobs:
             with psycopg.connect(os.environ["KEPT_DATABASE_URL"]) as conn:
-                conn.execute(mark, [[job.id for job in jobs]])
+                conn.execute(in_schema(mark, os.environ.get("KEPT_SCHEMA", "kept")), [[job.id for job in jobs]])
         take(self, jobs)
 
     JobsRunner.take = marked

@@ -1,0 +1,73 @@
+"""The App that crash points are hit in: that of `kept verify`, with events, a sink, and a completion rolled back."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from kept import Context, Event
+from kept.db.connect import conninfo
+from kept.outbox.sink import PUBLISHED, Sink
+from kept.verify.app import LIMIT, PATIENT, TASKS, app
+from kept.verify.crew import FOLDER
+from kept.verify.ledger import Journal, Ledger, clock
+
+HEARD, SHELVED = "heard", "shelved"  # journals of those who are told of events
+__all__ = ["app"]
+
+
+@cache
+def journal(name: str) -> Journal:
+    return Journal(Path(os.environ[FOLDER]) / f"{name}-{os.getpid()}-{clock()}")
+
+
+@cache
+def ledger() -> Ledger:
+    return Ledger(Path(os.environ[FOLDER]))
+
+
+def note(name: str, data: Any) -> None:
+    journal(name).write(("effect", data["token"], 0, 0, os.getpid(), clock()))
+
+
+@app.task(retry=PATIENT, timeout=LIMIT)
+def undone(ctx: Context, token: int) -> None:
+    """Says once that it completed, and rolls back."""
+    if ctx.attempt == 1:
+        with psycopg.connect(conninfo(app.database)) as conn:
+            ctx.complete(conn)
+            conn.rollback()
+        return
+    ledger().note("effect", token, ctx.job.id, ctx.attempt)
+
+
+TASKS["undone"] = undone
+
+
+@app.on("thing.*", retry=PATIENT, timeout=LIMIT)
+async def hear(event: Event[Any]) -> None:
+    note(HEARD, event.data)
+
+
+class Shelf(Sink):
+    """A broker that is a file."""
+
+    kind = "shelf"
+
+    async def send(self, message):
+        note(SHELVED, json.loads(message.body)["data"])
+        return PUBLISHED
+
+    async def ping(self):
+        return None
+
+    async def close(self):
+        """There is nothing to close."""
+
+
+app.publish("thing.*", to=Shelf(name=None, topic="things"), retry=PATIENT)
