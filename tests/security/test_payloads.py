@@ -7,8 +7,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
-from kept import App, Context, Refused, Retry
+from desk import Desk
+from kept import App, Context, Event, Refused, Retry
+from kept.cli import main
 from kept.config import Settings
 from kept.signals import ConnectionLost, RunnerFailed, Signal
 from support import aeventually
@@ -97,3 +100,39 @@ def test_nesting_is_limited_at_the_doors_in_python(database: str, conn: psycopg.
         app.emit("a.b", {"value": value}, tx=tx)
     app.close()
     assert conn.execute("select count(*) from kept.job").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("depth", [500, 900, 1_000, 3_000])
+async def test_an_event_that_came_in_by_sql_harms_no_subscription(
+    database: str, conn: psycopg.Connection, depth: int
+) -> None:
+    app = app_of(database)
+    desk = Desk(name="desk")
+    app.publish("a.*", to=desk)
+    bad: list[Signal] = []
+    app.signals.subscribe(lambda told: bad.append(told) if isinstance(told, RunnerFailed | ConnectionLost) else None)
+    seen: list[str] = []
+
+    @app.on("a.*", retry=Retry(max_attempts=1))
+    async def take(event: Event[Any]) -> None:
+        seen.append(event.type)
+
+    async with app.worker():
+        with conn.transaction():  # so that all of them are sent together
+            for type, data in (("a.deep", nested(depth)), ("a.odd", '{"value": 1e400}'), ("a.last", "{}")):
+                conn.execute("select kept.emit(%s, %s::json)", [type, data])
+        await aeventually(lambda: "a.last" in seen, what="the event after them")
+        await aeventually(
+            lambda: conn.execute("select count(*) = 0 from kept.job").fetchone()[0], what="the end of all"
+        )
+    await app.aclose()
+    assert bad == []
+    ends = """select h.payload->>'type', h.state, h.attempt
+                from kept.history h join kept.lane l on l.id = h.lane where l.task = 'publish:desk'"""
+    told = {type: (state, attempt) for type, state, attempt in conn.execute(ends).fetchall()}
+    assert told["a.last"] == told["a.odd"] == ("done", 1)
+    assert told["a.deep"] in (("done", 1), ("failed", 1)), "how deep Python reads is its own business"
+    for (id,) in conn.execute("select id from kept.event").fetchall():
+        for form in ([], ["--json"], ["--cloudevents"]):
+            said = CliRunner().invoke(main, ["--database", database, "events", "show", str(id), *form])
+            assert said.exception is None or isinstance(said.exception, SystemExit), (form, said.exception)

@@ -144,7 +144,8 @@ def show(session: Session, /, id: UUID, cloudevents: bool, source: str, as_json:
     with session.desk() as desk:
         detail = desk.ask(log.show_event(outbox(desk), id))
     if cloudevents:
-        echo_json(msgspec.to_builtins(cloudevent(detail.event(), source)))
+        bare = msgspec.to_builtins(cloudevent(detail.event(None), source))
+        echo_json(bare | {"data": document(detail.data)})
     elif as_json:
         parts = {"headers": document(detail.headers), "data": document(detail.data), "told": detail.told}
         echo_json(as_dict(detail.row, without=("subscriptions",)) | parts)

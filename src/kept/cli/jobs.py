@@ -129,11 +129,7 @@ def _facts(detail: Detail) -> Iterator[tuple[str, str]]:
 
 
 def _pretty(text: str) -> str:
-    value = document(text)
-    try:
-        return json.dumps(value, indent=2, ensure_ascii=False)
-    except RecursionError:
-        return text
+    return json.dumps(document(text), indent=2, ensure_ascii=False)
 
 
 def _line(line: LogLine) -> str:

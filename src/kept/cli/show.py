@@ -27,6 +27,7 @@ from kept.showable import escape
 F = TypeVar("F", bound=Callable[..., Any])
 IDS = frozenset({"id", "retry_of", "job", "last_job"})  # bigints, which JSON readers may round
 WIDEST = 60  # characters of one cell
+DEEPEST = 200  # levels of a document that are shown as such
 
 
 def json_option(command: F) -> F:
@@ -103,9 +104,26 @@ def document(text: str | None) -> object:
     if text is None:
         return None
     try:
-        return json.loads(text, parse_float=_number)
+        value = json.loads(text, parse_float=_number)
     except RecursionError:
         return text
+    return text if _is_deep(value) else value
+
+
+def _is_deep(value: object) -> bool:
+    """Whether *value* is nested so deeply that it might be read, but not be written with indentation."""
+    layer = [value]
+    for _ in range(DEEPEST):
+        layer = [inner for each in layer for inner in _within(each)]
+        if not layer:
+            return False
+    return True
+
+
+def _within(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _number(text: str) -> float | str:

@@ -52,7 +52,7 @@ def read_envelope(payload: str) -> Envelope:
     """The envelope in a job's payload, or :class:`Refused`."""
     try:
         return _ENVELOPE.decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:  # SQL takes deeper nesting than we can read
         raise Refused(f"the payload is not the envelope of an event: {error}") from None
 
 

@@ -28,12 +28,12 @@ class EventDetail(NamedTuple):
     data: str
     told: list[str]  # the subscriptions it was fanned out to
 
-    def event(self) -> Event[Any]:
-        """The event itself, its data as plain data."""
+    def event(self, data: object) -> Event[Any]:
+        """The event itself, with its *data* as somebody has read it."""
         row = self.row
         return Event(
             type=row.type,
-            data=json.decode(self.data),
+            data=data,
             version=row.version,
             event_id=row.event_id,
             occurred_at=row.occurred_at,

@@ -135,7 +135,7 @@ class Publisher:
         try:
             routing = _ROUTING.decode(job.payload)
             body = self._body(job.payload)
-        except (msgspec.DecodeError, Refused) as error:
+        except (msgspec.DecodeError, Refused, RecursionError) as error:  # one event, not all that are sent with it
             return Raised("invalid_event", message_of(error), retryable=False)
         topic = self.sink.topics.of(routing.type, routing.aggregate_type, routing.aggregate_id)
         key = None if routing.aggregate_id is None else f"{routing.aggregate_type}/{routing.aggregate_id}"
