@@ -4,7 +4,7 @@ BIN := .venv/bin
 PG15 ?= /usr/lib/postgresql/15/bin
 OUT ?= docs/verify-full.json
 
-.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow verify-points verify-planted storm verify verify-full simulate test-15 bench-peers lock clean
+.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow simulate verify-points verify-planted storm verify verify-full simulate test-15 bench-peers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
@@ -39,9 +39,10 @@ test-debian: .venv/.dev ## tests that need Debian packages (pgbouncer, libfaketi
 storm: .venv/.dev ## 50,000 events while worker, broker and database are killed at random (EVENTS= SEED=)
 	@$(BIN)/python tests/storm.py $(if $(EVENTS),--events $(EVENTS)) $(if $(SEED),--seed $(SEED))
 
-simulate: .venv/.dev ## months of schedules in simulated worlds (SEEDS= how many, SEED= one of them)
-	@$(if $(SEEDS),KEPT_SIMULATE_SEEDS=$(SEEDS)) $(if $(SEED),KEPT_SIMULATE_SEED=$(SEED)) \
-	  $(BIN)/python -m pytest -q -n 2 -p no:cacheprovider tests/simulation
+SEEDS ?= 200
+simulate: .venv/.dev ## worlds of jobs and of schedules, drawn from seeds (SEEDS= how many, SEED= one of them)
+	@KEPT_SIMULATE_SEEDS=$(SEEDS) $(if $(SEED),KEPT_SIMULATE_SEED=$(SEED)) \
+	  $(BIN)/python -m pytest -q -n 2 -p no:cacheprovider -m "not slow" tests/simulation
 
 verify: .venv/.dev ## the promises under faults, small: about two minutes (SEED=)
 	$(BIN)/kept verify --seconds 75 --seed $(or $(SEED),1)

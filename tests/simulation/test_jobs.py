@@ -1,0 +1,80 @@
+"""Workers, keepers and producers, moved by one statement at a time, that die, freeze, lose their connection and their
+lease at any of them: what was promised holds after each. ``make simulate SEEDS=1000`` runs more worlds; ``SEED=7`` runs
+one again. One that fails tells the shortest story in which the promise breaks."""
+
+from __future__ import annotations
+
+import os
+from unittest.mock import patch
+
+import psycopg
+import pytest
+
+from kept.db.queries import in_schema
+from simulation_cast import SQL
+from simulation_story import Told, printed, shortened, tell
+
+ONE = os.environ.get("KEPT_SIMULATE_SEED")
+SEEDS = [int(ONE)] if ONE else range(int(os.environ.get("KEPT_SIMULATE_SEEDS", "8")))
+CHUNK = 25  # worlds in one test: a test each would take longer to report than to run
+CHUNKS = [SEEDS[at : at + CHUNK] for at in range(0, len(SEEDS), CHUNK)]
+
+
+def failure(url: str, conn: psycopg.Connection, told: Told) -> str:
+    short = shortened(url, conn, told)
+    again = f"make simulate SEED={told.seed}"
+    return (
+        f"promise {told.broken}\n({again})\n\nThe same in {len(short.trace)} steps:\n{printed(short)}\n{short.broken}"
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seeds", CHUNKS, ids=[f"{each[0]}-{each[-1]}" for each in CHUNKS])
+def test_promises_hold_after_every_statement(worlds: str, eye: psycopg.Connection, seeds: range) -> None:
+    for seed in seeds:
+        told = tell(worlds, eye, seed)
+        assert told.broken is None, failure(worlds, eye, told)
+
+
+def test_a_seed_tells_the_same_story_again(worlds: str, eye: psycopg.Connection) -> None:
+    first, second = tell(worlds, eye, 3), tell(worlds, eye, 3)
+    assert first.trace == second.trace
+    assert first.oracle.live == second.oracle.live
+    assert first.oracle.settled == second.oracle.settled
+    assert first.oracle.begun == second.oracle.begun
+
+
+def test_the_events_of_a_story_are_all_it_takes_to_tell_it(worlds: str, eye: psycopg.Connection) -> None:
+    first = tell(worlds, eye, 4)
+    second = tell(worlds, eye, 4, first.events)
+    assert first.trace == second.trace
+    assert first.oracle.settled == second.oracle.settled
+
+
+# --- what the worlds are good for
+
+LEASE_CHECK = "state = 'live' and lease_until > kept.now() and session = %(session)s"
+PLANTED = {
+    "a fence without the attempt": {"and j.attempt = d.attempt ": "", "and j.attempt = p.attempt ": ""},
+    "a fence without the worker": {" and j.worker = %(worker)s": ""},
+    "a claim that does not check its lease": {LEASE_CHECK: "true"},
+    "a reclaim from those who live": {"where state = 'lost' or (state = 'live' and lease_until <= kept.now())": ""},
+    "completion without a fence": {"and attempt = %(attempt)s::int and worker = %(worker)s::uuid": ""},
+    "releases that are charged": {"case when p.charged then 0 else 1 end": "0"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_bug_breaks_a_promise_within_200_worlds(worlds: str, eye: psycopg.Connection, planted: str) -> None:
+    statements = dict(SQL._statements)
+    for name, text in statements.items():
+        for right, wrong in PLANTED[planted].items():
+            text = text.replace(in_schema(right, "kept"), wrong)  # noqa: PLW2901
+        statements[name] = text
+    assert statements != SQL._statements, "there is nothing left to plant it in"
+    with patch.object(SQL, "_statements", statements):
+        broken = next((told for seed in range(200) if (told := tell(worlds, eye, seed)).broken), None)
+    assert broken is not None, f"{planted}: 200 worlds, and nobody noticed"
+    print(f"{planted}: seed {broken.seed} says {broken.broken}")
