@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,31 +23,7 @@ def missing() -> str | None:
 
 def off_by(seconds: int) -> dict[str, str]:
     """The environment of a process whose clock is wrong about the time of day, and right in how fast it goes."""
-    return _environment() | {"FAKETIME": f"{seconds:+d}"}
-
-
-class Clock:
-    """A clock that can be turned while its processes run; *path* is a file for it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._off = path, 0
-        self.turn(0)
-
-    def environ(self) -> Mapping[str, str]:
-        """For the processes that are to have this clock."""
-        return _environment() | {"FAKETIME_TIMESTAMP_FILE": str(self._path), "FAKETIME_NO_CACHE": "1"}
-
-    def turn(self, seconds: int) -> None:
-        """Turn it ahead, or back, at once and for all of them."""
-        self._off += seconds
-        draft = self._path.with_suffix(".new")
-        draft.write_text(f"{self._off:+d}\n")
-        draft.chmod(0o644)
-        draft.rename(self._path)  # whoever reads it reads the old time or the new one
-
-
-def _environment() -> dict[str, str]:
-    return {"LD_PRELOAD": str(library()), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    return {"LD_PRELOAD": str(library()), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME": f"{seconds:+d}"}
 
 
 def sweep() -> None:

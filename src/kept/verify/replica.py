@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import LiteralString, Self
@@ -21,8 +20,8 @@ IN_STEP: LiteralString = "select pid from pg_stat_replication where state = 'str
 class Pair:
     """Two servers in *folder*; which of them is the primary changes with every failover."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
-        self._folder, self._environ = folder, environ
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._made: list[Server] = []
         self.primary = self._another()
         self.standby: Server | None = None
@@ -84,7 +83,7 @@ class Pair:
         raise Down("the standby does not stream from its primary")
 
     def _another(self) -> Server:
-        self._made.append(Server(self._folder / f"pg-{len(self._made) + 1}", self._environ))
+        self._made.append(Server(self._folder / f"pg-{len(self._made) + 1}"))
         return self._made[-1]
 
 

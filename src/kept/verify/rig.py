@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from kept.verify.proxy import Proxy, proxy_before
 from kept.verify.replica import Pair
 from kept.verify.server import Server
 
-SERVER, DISK, CLOCK = "pg", "disk", "clock"
+SERVER, DISK = "pg", "disk"
 
 
 class Rig:
@@ -51,20 +50,14 @@ class Rig:
         if "disk" in needs:
             disk = self.extras["disk"] = self._open.enter_context(Disk(folder / DISK))
             folder = disk.folder
-        environ = self._wind_up() if "clock" in needs else None
         if "replica" in needs:
-            self._start_pair(folder, environ)
+            self._start_pair(folder)
         else:
-            self.server = self._open.enter_context(Server(folder / SERVER, environ))
+            self.server = self._open.enter_context(Server(folder / SERVER))
             self.direct = self.server.url
 
-    def _wind_up(self) -> Mapping[str, str]:
-        """A clock for the server, which can be turned."""
-        clock = self.extras["clock"] = clocks.Clock(self._folder / CLOCK)
-        return clock.environ()
-
-    def _start_pair(self, folder: Path, environ: Mapping[str, str] | None) -> None:
+    def _start_pair(self, folder: Path) -> None:
         """Which server is the primary changes: a second proxy, which is always calm, leads to it past the first."""
-        pair = self.extras["replica"] = self._open.enter_context(Pair(folder, environ))
+        pair = self.extras["replica"] = self._open.enter_context(Pair(folder))
         aside = self.extras["aside"] = self._open.enter_context(proxy_before(pair.primary.url))
         self.server, self.direct = pair.primary, aside.url

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -41,8 +40,8 @@ class Down(Error):
 class Server:
     """The server in *folder*. It runs from :meth:`start` to :meth:`stop`, whatever is done to it in between."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
-        self._embedded = Embedded(folder, options=OPTIONS, environ=environ)
+    def __init__(self, folder: Path) -> None:
+        self._embedded = Embedded(folder, options=OPTIONS)
 
     @property
     def url(self) -> str:

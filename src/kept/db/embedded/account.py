@@ -7,8 +7,8 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -32,7 +32,6 @@ class Account:
     gid: int
     prefix: tuple[str, ...] = ()
     drops: bool = False
-    environ: Mapping[str, str] = field(default_factory=dict, compare=False)  # beside ours
 
     @property
     def _is_us(self) -> bool:
@@ -93,7 +92,7 @@ class Account:
         return subprocess.run(
             command,
             cwd="/",
-            env={**env, "LC_ALL": "C", "TZ": "UTC", **self.environ},
+            env=env | {"LC_ALL": "C", "TZ": "UTC"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -12,7 +12,6 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,7 +27,7 @@ class Embedded:
     """A real PostgreSQL in the directory *root*, shared by all processes (and objects) that name it.
 
     *options* are server settings (``{"fsync": "off"}``); they count when we start it, not when we join.
-    *mode* says how root becomes somebody else: leave it to ``auto``. *environ* is added to the server's environment.
+    *mode* says how root becomes somebody else: leave it to ``auto``.
     """
 
     def __init__(
@@ -38,12 +37,10 @@ class Embedded:
         bin_dir: Path | None = None,
         options: Mapping[str, str] | None = None,
         mode: Mode = "auto",
-        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.root = root.expanduser().resolve()
         found = binaries.find(bin_dir)
-        self._home, account = settle_in(self.root, mode)
-        self._account = replace(account, environ=environ or {})
+        self._home, self._account = settle_in(self.root, mode)
         self._cluster = Cluster(self._home, found, self._account, options or {})
         self._hold: int | None = None
 

@@ -8,29 +8,33 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, LiteralString
+
+import psycopg
+from psycopg.sql import SQL, Identifier, Literal
 
 from kept.verify import clocks
 from kept.verify.crew import Member
-from kept.verify.faults.fault import Fault, Group, Need
+from kept.verify.faults.fault import Fault, Group
 from kept.verify.scene import Scene
 
 FAR = 600  # seconds
+NOW: LiteralString = """
+create or replace function {now}() returns timestamptz language sql stable parallel safe
+  as $$select pg_catalog.statement_timestamp() + {off} * interval '1 second'$$
+"""
 LASTS, LOOK = (3.0, 5.0), 0.1  # seconds with a wrong clock, and between looks
 WAIT = 20.0  # seconds for a worker to be replaced
 
 
-class _OnClocks(Fault):
+class WorkerClock(Fault):
+    """The workers of one host believe that it is ten minutes later, or earlier."""
+
+    name: ClassVar[str] = "worker-clock"
     group: ClassVar[Group] = "clock"
 
     def missing(self) -> str | None:
         return clocks.missing()
-
-
-class WorkerClock(_OnClocks):
-    """The workers of one host believe that it is ten minutes later, or earlier."""
-
-    name: ClassVar[str] = "worker-clock"
 
     def inject(self, scene: Scene, chance: Random) -> str:
         member = chance.choice(scene.workers.members)
@@ -63,19 +67,21 @@ def _replaced(scene: Scene, member: Member) -> None:
         time.sleep(LOOK)
 
 
-class ServerClock(_OnClocks):
-    """The server's clock is turned ahead by ten minutes, or back by a few leases, and stays so.
+class ServerClock(Fault):
+    """The database's clock goes ahead by ten minutes, or back by a few leases, and stays so.
 
-    Not back by more: what was due at a certain time waits until that time comes again, as it should.
+    What SQL of Kept asks for the time is told another one. Under libfaketime a server would lose its timeouts too,
+    which no clock does. Not back by more: what was due at a certain time waits until it comes again, as it should.
     """
 
     name: ClassVar[str] = "server-clock"
-    needs: ClassVar[frozenset[Need]] = frozenset({"own_server", "clock"})
+    group: ClassVar[Group] = "clock"
 
     def inject(self, scene: Scene, chance: Random) -> str:
         seconds = FAR if chance.random() < 0.5 else -int(scene.lease * chance.uniform(1, 3))
-        clock: clocks.Clock = scene.extras["clock"]
-        clock.turn(seconds)
+        off = scene.extras["off"] = scene.extras.get("off", 0) + seconds
+        with psycopg.Connection.connect(scene.direct, autocommit=True) as conn:
+            conn.execute(SQL(NOW).format(now=Identifier(scene.schema, "now"), off=Literal(off)))
         return f"{seconds:+d} s"
 
 

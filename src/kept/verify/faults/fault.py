@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from kept.verify.scene import Scene
 
 Group = Literal["worker", "handler", "server", "network", "clock"]
-Need = Literal["own_server", "proxy", "disk", "clock", "replica", "pooler"]
+Need = Literal["own_server", "proxy", "disk", "replica", "pooler"]
 
 
 class Fault(ABC):

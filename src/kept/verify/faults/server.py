@@ -20,7 +20,7 @@ from kept.verify.server import Server
 SHORT = (0.5, 2.5)  # seconds
 WORKERS = "kept worker%"
 MOST = 1000  # connections that a server may have room for
-PAIRS, APART = 40, 8  # tries to provoke a deadlock, and rows taken by each
+LONGEST, APART = 12.0, 8  # seconds to provoke a deadlock, and rows taken by each try
 
 
 def server(scene: Scene) -> Server:
@@ -126,9 +126,10 @@ class Deadlock(_OnServer):
     def inject(self, scene: Scene, chance: Random) -> str:
         with server(scene).connect() as conn, server(scene).connect() as counter:
             conn.execute("set deadlock_timeout = '20s'")
-            conn.execute("set lock_timeout = '2s'")
+            conn.execute("set lock_timeout = '1s'")
             before = _deadlocks(counter)
-            for _ in range(PAIRS):
+            until = time.monotonic() + LONGEST
+            while time.monotonic() < until:
                 _take_against(conn, scene.schema, chance)
                 if found := _deadlocks(counter) - before:
                     return f"{found} statements"
