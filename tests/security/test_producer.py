@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import psycopg
 import pytest
+
+from desk import make
+from endpoint import Endpoint
+from kept import Retry
+from kept.outbox.sinks.webhook import WebhookSink
+from support import aeventually
 
 
 def test_a_producer_reads_nothing_back_and_forges_no_record(database: str, conn: psycopg.Connection) -> None:
@@ -47,3 +55,22 @@ def test_a_partition_made_later_is_as_closed_as_the_others(conn: psycopg.Connect
     conn.execute("select kept.make_partition('job_log', '2030-01-01', '2030-01-02', '1 day')")
     allowed = "select has_table_privilege('kept_producer', 'kept.job_log_20300101', 'select, insert, update, delete')"
     assert conn.execute(allowed).fetchone() == (False,)
+
+
+async def test_an_event_forged_into_the_lane_of_a_sink_fails_alone(database: str, conn: psycopg.Connection) -> None:
+    async with Endpoint() as endpoint:
+        app, _ = make(database)
+        secret = "whsec_a2VwdCBrZWVwcyB3aGF0IGlzIHRvIGJlIGtlcHQ="
+        sink = WebhookSink(endpoint.url(), secret=secret, name="hook", allow_http=True, allow_private=True)
+        app.publish("a.*", to=sink, retry=Retry(max_attempts=1))
+        async with app, app.worker():
+            with conn.transaction():  # so that all of them are sent together
+                conn.execute("set local role kept_producer")
+                for id in ("x\r\nx-admin: yes", "é", "", "x" * 100_000):
+                    forged = json.dumps({"event_id": id, "type": "a.b", "version": 1, "data": {}})
+                    conn.execute("select kept.enqueue('publish:hook', %s::json)", [forged])
+                conn.execute("select kept.emit('a.b')")
+            await aeventually(lambda: conn.execute("select count(*) = 0 from kept.job").fetchone()[0])
+        assert len(endpoint.requests) == 1
+    ends = conn.execute("select state, code, attempt from kept.history order by id").fetchall()
+    assert ends == [("failed", "invalid_event", 1)] * 4 + [("done", None, 1)]

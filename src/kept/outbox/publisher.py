@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Literal, Protocol, TypeVar, assert_never
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -41,7 +42,7 @@ class Ask(Protocol):
 class Routing(Struct, frozen=True):
     """What of an envelope a message needs besides the whole."""
 
-    event_id: str
+    event_id: UUID  # and nothing else, whoever wrote it: it becomes a header, or a broker's key
     type: str
     aggregate_type: str | None = None
     aggregate_id: str | None = None
@@ -139,7 +140,7 @@ class Publisher:
             return Raised("invalid_event", message_of(error), retryable=False)
         topic = self.sink.topics.of(routing.type, routing.aggregate_type, routing.aggregate_id)
         key = None if routing.aggregate_id is None else f"{routing.aggregate_type}/{routing.aggregate_id}"
-        return Message(routing.event_id, routing.type, topic, body, headers(job, routing), key)
+        return Message(str(routing.event_id), routing.type, topic, body, headers(job, routing), key)
 
     def _body(self, payload: str) -> bytes:
         if self._format == "envelope":
@@ -215,7 +216,7 @@ class Publisher:
 def headers(job: Claimed, routing: Routing) -> dict[str, str]:
     """What a message says of its event beside the body; text that goes through any broker."""
     told: dict[str, Any] = {
-        "event_id": routing.event_id,
+        "event_id": str(routing.event_id),
         "event_type": routing.type,
         "aggregate_type": routing.aggregate_type,
         "aggregate_id": routing.aggregate_id,
