@@ -95,15 +95,16 @@ def test_a_run_in_which_handlers_are_left_out_is_a_breach(database):
 
 
 @pytest.mark.acceptance
-def test_a_run_that_is_told_to_stop_leaves_nothing(database, tmp_path):
+@pytest.mark.parametrize(("told", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_run_that_is_told_to_stop_leaves_nothing(database, tmp_path, told, code):
     command = [sys.executable, "-c", "from kept.cli import main; main()", "verify", "--database", database]
     process = subprocess.Popen(
         [*command, "--faults", "stop"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         eventually(lambda: stopped(tmp_path), 60, what="a worker that is stopped")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143
+        process.send_signal(told)
+        assert process.wait(60) == code
     finally:
         process.kill()
         process.communicate()
