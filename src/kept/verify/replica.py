@@ -55,16 +55,15 @@ class Pair:
         if on:
             self._sender(IN_STEP)
 
-    def fail_over(self, behind: float) -> Server:
-        """The primary dies when its standby has heard nothing for *behind* seconds; the standby takes over.
-
-        Returns the old primary, which is dead.
-        """
-        old, new = self.primary, self.standby
-        assert new is not None
+    def fall_silent(self) -> None:
+        """From now on the standby hears nothing of what the primary does."""
         with suppress(ProcessLookupError):
             os.kill(self._sender(STREAMS), signal.SIGSTOP)
-        time.sleep(behind)
+
+    def fail_over(self) -> Server:
+        """The primary dies and its standby takes over; the old primary, which is dead."""
+        old, new = self.primary, self.standby
+        assert new is not None
         old.crash()
         new.promote()
         self.primary, self.standby = new, None

@@ -41,7 +41,9 @@ class Promote(Fault):
         if self.in_step:
             pair.keep_in_step(on=True)
             time.sleep(chance.uniform(*STEP))
-        old = pair.fail_over(chance.uniform(*BEHIND))
+        pair.fall_silent()
+        time.sleep(chance.uniform(*BEHIND))
+        old = pair.fail_over()
         new = scene.server = pair.primary
         for each in (proxy(scene), self._aside(scene)):
             each.turn_to(new.url)
