@@ -171,7 +171,7 @@ ALIASES = (
 # Kubernetes describes a service called "kept" or "kept-something" in every container of its namespace; the
 # rest belongs to the demo, the launcher of the embedded PostgreSQL, the supervisor and the tests.
 _IGNORED = re.compile(
-    r"KEPT_(SERVICE_|PORT|DEMO_|TEST_|PG_BIN$|PROCESS_INDEX$|\w+_SERVICE_(HOST|PORT)|\w+_PORT_[0-9]+_(TCP|UDP|SCTP))"
+    r"KEPT_(SERVICE_|PORT|DEMO_|TEST_|PG_BIN$|PROCESS_(INDEX|PARENT)$|\w+_SERVICE_(HOST|PORT)|\w+_PORT_[0-9]+_(TCP|UDP|SCTP))"
 )
 _UNIT_SUFFIX = re.compile(r"_(MS|S|SEC|SECS|SECONDS|MIN|MINUTES|BYTES)$")
 

@@ -158,6 +158,12 @@ def test_a_worker_whose_keeper_is_killed_starts_another_and_keeps_its_lease(flee
     assert len(fleet.effects("start", job)) == 1
 
 
+def test_a_worker_that_was_still_loading_when_its_supervisor_died_ends_too(fleet: Fleet) -> None:
+    orphan = fleet.start(wait=False, KEPT_PROCESS_INDEX="0", KEPT_PROCESS_PARENT="1")  # one that is not its parent
+    assert orphan.ended() == 0
+    assert orphan.lines("worker_started") == []
+
+
 def test_one_poison_job_among_five_hundred_good_ones_fails_alone(fleet: Fleet, jobs: Jobs) -> None:
     with jobs.conn.transaction():
         good = jobs.enqueue_many("note", 250)

@@ -25,9 +25,8 @@ from kept.loggers import configure
 from kept.schedules.declared import Synchronised
 from kept.showable import clean
 from kept.signals import Warned
-from kept.worker.alone import die_with_parent
 from kept.worker.post import Declared, declare
-from kept.worker.supervisor import INDEX, Supervisor
+from kept.worker.supervisor import INDEX, Supervisor, end_with_supervisor
 from kept.worker.tick import Report
 from kept.worker.worker import Worker
 
@@ -70,7 +69,7 @@ def worker(session: Session, /, app: str | None, migrating: bool, metrics_host: 
     if settings.processes > 1 and INDEX not in os.environ:
         sys.exit(Supervisor(settings.processes, settings.grace.total_seconds()).run())
     if INDEX in os.environ:
-        die_with_parent(signal.SIGTERM)
+        end_with_supervisor()
     gc.freeze()  # what is loaded stays: no collection has to look at it again
     code = asyncio.run(_work(loaded, metrics_host))
     loaded.close()

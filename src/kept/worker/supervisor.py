@@ -11,11 +11,23 @@ from dataclasses import dataclass, field
 from math import inf
 from types import FrameType
 
-INDEX = "KEPT_PROCESS_INDEX"  # set for children: which one they are
+from kept.worker.alone import die_with_parent
+
+INDEX, PARENT = "KEPT_PROCESS_INDEX", "KEPT_PROCESS_PARENT"  # set for children: which one they are, and whose
 QUICK = 5.0  # seconds: a child that ends sooner is started again more slowly each time
 SLOWEST = 30.0
 LOOK = 0.1
 OVERTIME = 60.0  # seconds beyond the grace for a child to give back and close, before it is killed
+
+
+def end_with_supervisor() -> None:
+    """Called by a child: told to stop when its supervisor dies, and at once if that is dead already.
+
+    A child that is still loading when it happens would hear of it from nobody, and live on without a supervisor.
+    """
+    die_with_parent(signal.SIGTERM)
+    if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):
+        sys.exit(0)
 
 
 @dataclass(slots=True)
@@ -74,5 +86,6 @@ class Supervisor:
             child.process = None
         if child.process is None and not self._signals and now >= child.not_before:
             # A group of its own: Ctrl-C reaches the children once, through us.
-            child.process = subprocess.Popen(self.command, env={**os.environ, INDEX: str(child.index)}, process_group=0)
+            given = {INDEX: str(child.index), PARENT: str(os.getpid())}
+            child.process = subprocess.Popen(self.command, env={**os.environ, **given}, process_group=0)
             child.started = now
