@@ -329,6 +329,14 @@ def test_a_dead_workers_job_that_waits_for_ever_is_told(world):
     assert world.broken() == {6}
 
 
+def test_what_a_process_began_after_the_fault_was_not_taken_over_because_of_it(world):
+    world.job(1, "slow", at=40)
+    world.did(1, "began", at=20, pid=10)
+    world.did(1, "began", at=39, pid=11)
+    world.hit("supervisor", began=3, killed=(10,))
+    assert world.judged().recovery == {}
+
+
 def test_what_ended_before_its_process_died_was_not_taken_over(world):
     world.job(1, "slow")
     world.did(1, "began", at=1, pid=10)

@@ -149,6 +149,7 @@ class Deeds:
         """When a job was begun, and by which process."""
         return self._starts.get(token, [])
 
-    def unfinished(self, pid: int) -> list[int]:
-        """What process *pid* had begun and not ended when it was last heard of."""
-        return sorted(self._open.get(pid, ()))
+    def unfinished(self, pid: int, at: int) -> list[int]:
+        """What process *pid* had begun before *at* and not ended when it was last heard of."""
+        begun = ((token, self._starts[token]) for token in sorted(self._open.get(pid, ())))
+        return [token for token, starts in begun if any(who == pid and when <= at for when, who in starts)]

@@ -120,7 +120,7 @@ class Processes:
 
     def below(self, pid: int) -> list[int]:
         """The children of *pid*, and theirs."""
-        parents = {each: _parent(each) for each in self.all()}
+        parents = {each: parent_of(each) for each in self.all()}
         found, look = [], [pid]
         while look:
             these = [each for each, parent in parents.items() if parent in look]
@@ -212,7 +212,8 @@ def _environ(pid: int) -> Sequence[bytes]:
     return ()
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
+    """Who started *pid*; 0 if it is gone."""
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
     return 0

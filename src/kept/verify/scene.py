@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from kept.verify.crew import Processes
+from kept.verify.crew import Processes, parent_of
 from kept.verify.ledger import clock
 from kept.verify.proxy import Proxy
 from kept.verify.server import Server
@@ -43,13 +43,12 @@ class Scene:
     frozen: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)  # tokens of jobs that only a server had that is no more
 
-    def kill(self, *pids: int, which: signal.Signals = signal.SIGKILL) -> None:
-        """Kill processes of workers; what dies with them is written down as well."""
-        whole = [each for pid in pids for each in (pid, *self.workers.below(pid))]
-        self.killed += whole
+    def kill(self, *pids: int) -> None:
+        """Kill processes of workers; those in which a suspect runs alone die with them, and count too."""
+        self.killed += [*pids, *(child for child in self.workers.pids("child") if parent_of(child) in pids)]
         self.struck = self.struck or clock()
         for pid in pids:
-            _send(pid, which)
+            _send(pid, signal.SIGKILL)
 
     def freeze(self, *pids: int) -> None:
         """Stop processes."""

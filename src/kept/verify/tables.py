@@ -19,7 +19,7 @@ def _jobs(report: Report) -> Iterator[Line]:
     yield "accepted: commits that were confirmed", _number(report.accepted)
     yield "… refused or rolled back", _number(report.refused)
     yield "… unknown: nobody answered the commit", _number(report.unknown)
-    yield "done", _number(report.done)
+    yield "done, with those of the schedule", _number(report.done)
     yield "failed by design", _number(report.failed_by_design)
     yield "lost", _number(report.lost)
     if report.lost_with_commits:

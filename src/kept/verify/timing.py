@@ -76,7 +76,7 @@ def _spread(took: Sequence[float]) -> Recovery:
 def _taken_over(hit: Hit, deeds: Deeds) -> Iterable[tuple[int, int]]:
     """What the dead had begun and not ended, and when somebody else began it."""
     for pid in hit.killed:
-        for token in deeds.unfinished(pid):
+        for token in deeds.unfinished(pid, hit.began):
             again = [at for at, who in deeds.starts(token) if at > hit.began and who not in hit.killed]
             if again:
                 yield token, min(again)
