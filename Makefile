@@ -48,7 +48,7 @@ verify: .venv/.dev ## the promises under faults, small: about two minutes (SEED=
 	$(BIN)/kept verify --seconds 75 --seed $(or $(SEED),1)
 
 verify-full: .venv/.dev ## the promises under every fault, 1,000,000 jobs: writes OUT (SEED= JOBS= SECONDS= OUT=)
-	$(BIN)/kept verify --jobs $(or $(JOBS),1000000) --seconds $(or $(SECONDS),1500) --seed $(or $(SEED),1) --json > $(OUT)
+	$(BIN)/kept verify --jobs $(or $(JOBS),1000000) --seconds $(or $(SECONDS),1200) --seed $(or $(SEED),1) --json > $(OUT)
 
 test-slow: .venv/.dev ## tests that take minutes
 	$(BIN)/python -m pytest -q -m slow

@@ -26,7 +26,8 @@ def end_with_supervisor() -> None:
     A child that is still loading when it happens would hear of it from nobody, and live on without a supervisor.
     """
     die_with_parent(signal.SIGTERM)
-    if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):
+    supervisor = os.environ.pop(PARENT, None)  # not for whatever a handler starts
+    if supervisor is not None and int(supervisor) != os.getppid():
         sys.exit(0)
 
 
