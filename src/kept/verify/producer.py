@@ -100,7 +100,10 @@ class Producer:
     def _open(self) -> psycopg.Connection[TupleRow]:
         if self.conn is None:
             given = make_conninfo(self.url, **PATIENCE)
-            self.conn = psycopg.Connection.connect(conninfo(given, name="kept verify producer"))
+            conn = psycopg.Connection.connect(conninfo(given, name="kept verify producer"))
+            if _is_pooled(conn):
+                conn.prepare_threshold = None  # nothing prepared may be relied on there
+            self.conn = conn
         return self.conn
 
     def _drop(self) -> None:
@@ -112,6 +115,13 @@ class Producer:
     def close(self) -> None:
         self._drop()
         self.journal.close()
+
+
+def _is_pooled(conn: psycopg.Connection[TupleRow]) -> bool:
+    """Whether a pooler stands before the server: it makes up the process id it greets us with."""
+    row = conn.execute("select pg_backend_pid()").fetchone()
+    conn.rollback()
+    return row is not None and row[0] != conn.info.backend_pid
 
 
 def call(wanted: Wanted, token: int) -> Call[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from kept.db.embedded import Embedded, is_embedded, location
 from kept.verify import clocks
 from kept.verify.disk import Disk
+from kept.verify.pooler import Pooler
 from kept.verify.proxy import Proxy, proxy_before
 from kept.verify.replica import Pair
 from kept.verify.server import Server
@@ -39,6 +40,9 @@ class Rig:
         if "proxy" in needs:
             self.proxy = self._open.enter_context(proxy_before(self.server.url if self.server else self.direct))
             self.database = self.proxy.url
+        if "pooler" in needs:
+            pooler = self.extras["pooler"] = self._open.enter_context(Pooler(self.database, self._folder))
+            self.database = pooler.url
 
     def close(self) -> None:
         """Take everything down again."""

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from random import Random
 from typing import ClassVar
 
+from kept.verify import pooler
 from kept.verify.conditions import (
     Blackhole,
     Condition,
@@ -138,4 +139,37 @@ class AfterCommit(BeforeCommit):
         return ResetAfterCommit(Random(chance.random()), EVERY)  # noqa: S311  # to be repeated
 
 
-FAULTS: tuple[Fault, ...] = (Latency(), Crumbs(), Vanish(), HalfGone(), Cut(), BeforeCommit(), AfterCommit())
+class KillPooler(_OnNetwork):
+    """Everybody works through pgbouncer in transaction mode, and it dies.
+
+    Over TCP and not over a socket, which only the server's owner may open: so it needs the proxy behind it.
+    """
+
+    name: ClassVar[str] = "pgbouncer"
+    needs: ClassVar[frozenset[Need]] = frozenset({"own_server", "proxy", "pooler"})
+    by_name_only: ClassVar[bool] = True
+
+    def missing(self) -> str | None:
+        return pooler.missing()
+
+    def inject(self, scene: Scene, chance: Random) -> str:
+        found: pooler.Pooler = scene.extras["pooler"]
+        found.kill()
+        time.sleep(chance.uniform(0, 1))
+        found.start()
+        return "pgbouncer"
+
+    def condition(self, chance: Random) -> Condition:
+        raise NotImplementedError
+
+
+FAULTS: tuple[Fault, ...] = (
+    Latency(),
+    Crumbs(),
+    Vanish(),
+    HalfGone(),
+    Cut(),
+    BeforeCommit(),
+    AfterCommit(),
+    KillPooler(),
+)
