@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -111,6 +112,7 @@ class Cast:
         self.completing: dict[Gated, tuple[int, int]] = {}  # which attempt it is about to complete
         self.trace: list[tuple[object, ...]] = []
         self._said: dict[Gated, list[tuple[str, datetime]]] = {}
+        self.stirring: set[str] = set()  # frozen workers that say what they were about to say
         self._count = 0
         self._handling: set[str] = set()
         self._busy: dict[str, asyncio.Task[Any]] = {}  # keepers and producers in the middle of something
@@ -209,7 +211,7 @@ class Cast:
         link = await self.stage.link(f"{mine}t", self.database)
         conn: Any = link.conn
         try:
-            async with conn.transaction():
+            async with conn.transaction(), self._stoppable(ctx):
                 await conn.execute("insert into kept.effect values (%s, %s)", [ctx._claimed.id, ctx._claimed.attempt])
                 await ctx.acomplete(conn)
                 if how == "unkept":
@@ -219,6 +221,15 @@ class Cast:
             self.stage.connections[conn.actor].remove(conn)
             await conn.close()
         return how
+
+    @asynccontextmanager
+    async def _stoppable(self, ctx: Context) -> AsyncIterator[None]:
+        """A handler that is told to stop is told so now, whatever it does then."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            self.oracle.ended(ctx._claimed.id, ctx._claimed.attempt, "interrupted")
+            raise
 
     @property
     def producing(self) -> bool:

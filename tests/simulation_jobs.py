@@ -114,16 +114,24 @@ class World(Cast):
 
     async def freeze(self, place: str) -> bool:
         """SIGSTOP."""
-        if place not in self.workers or self._is_frozen(place):
+        if place not in self.workers or self.workers[place].actor in self.loop.frozen:
             return False
         self.loop.frozen[self.workers[place].actor] = []
         return True
 
     async def thaw(self, place: str) -> bool:
         """SIGCONT."""
+        if place not in self.workers or self.workers[place].actor not in self.loop.frozen:
+            return False
+        self.stirring.discard(self.workers[place].actor)
+        self.loop.thaw(self.workers[place].actor)
+        return True
+
+    async def stir(self, place: str) -> bool:
+        """A worker that was stopped goes on, and has not looked at any clock yet: what it was about to say, it says."""
         if place not in self.workers or not self._is_frozen(place):
             return False
-        self.loop.thaw(self.workers[place].actor)
+        self.stirring.add(self.workers[place].actor)
         return True
 
     async def stop(self, place: str) -> bool:
@@ -241,7 +249,7 @@ class World(Cast):
 
     def _is_frozen(self, place: str) -> bool:
         hand = self.workers.get(place.partition(".")[0])
-        return hand is not None and hand.actor in self.loop.frozen
+        return hand is not None and hand.actor in self.loop.frozen and hand.actor not in self.stirring
 
     async def close(self) -> None:
         """Everybody dies."""
