@@ -12,7 +12,6 @@ import psycopg
 
 from kept.db import migrate
 from kept.db.embedded import Embedded
-from kept.db.embedded.places import make_home
 from support import eventually
 
 OPTIONS = {"fsync": "off"}  # the machine stays up; commits must be written all the same
@@ -59,17 +58,9 @@ def pair(folder: Path) -> Iterator[Pair]:
         with _connect(primary) as conn:
             migrate.apply(conn)
         standby = Embedded(folder / "two", options=OPTIONS)
-        _copy(primary, standby)
+        standby.follow(primary.url())
         with standby:
             yield Pair(primary, standby)
-
-
-def _copy(primary: Embedded, standby: Embedded) -> None:
-    cluster, account = standby._cluster, standby._account
-    make_home(standby._home, account)
-    program = cluster._binaries.program("pg_basebackup")
-    ran = account.run(program, "-D", cluster.data, "-R", "-c", "fast", "--no-sync", "-d", primary.url())
-    assert ran.returncode == 0, ran.stderr
 
 
 def _connect(server: Embedded) -> psycopg.Connection:
