@@ -20,7 +20,7 @@ SINGLES = {
     "flaky": 3,
     "defers": 2,
 }
-ASIDE = {"flaky": 20, "defers": 10, "keyed": 10, "completes": 10, "slow": 10, "threaded": 4, "lingers": 2, "plain": 934}
+ASIDE = {"flaky": 20, "defers": 10, "keyed": 10, "completes": 10, "slow": 20, "threaded": 4, "lingers": 2, "plain": 924}
 ROLLED_BACK = 0.05
 LATER = "1s"
 
