@@ -114,6 +114,13 @@ class Gated(psycopg.AsyncConnection[Any]):
         await super().close()
 
 
+def end_session(conn: psycopg.Connection, pid: int) -> None:
+    """The server ends a session, and has ended it when this returns."""
+    conn.execute("select pg_terminate_backend(%s)", [pid])
+    while conn.execute("select from pg_stat_activity where pid = %s", [pid]).fetchone() is not None:
+        pass  # the function's own timeout looks every 100 ms
+
+
 class Stage:
     """Gates, connections and time. *conn* is its own, to look and to end sessions with."""
 
@@ -168,10 +175,7 @@ class Stage:
 
     def end_session(self, conn: Gated) -> None:
         """The server ends it; once this returns, whatever it had not committed is undone."""
-        self.conn.execute("select pg_terminate_backend(%s)", [conn.pid])
-        there = "select from pg_stat_activity where pid = %s"
-        while self.conn.execute(there, [conn.pid]).fetchone() is not None:  # with a timeout, it would look every 100 ms
-            pass
+        end_session(self.conn, conn.pid)
         if conn not in self._under_way.values():
             conn.pgconn.finish()
 

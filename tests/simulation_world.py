@@ -23,6 +23,7 @@ from kept.schedules import catalogue
 from kept.schedules.model import Cron, Every, Rule
 from kept.schedules.runner import Firing
 from kept.signals import Signals
+from simulation_stage import end_session
 from timetables import SQL, add, edit, look_after
 
 # Before the clocks change in Berlin, Santiago and at Lord Howe, the one way and the other.
@@ -205,7 +206,7 @@ class World:
             if fate < 0.05:
                 raise Died("before it")
             if fate < 0.06:  # the server ends it: the statement comes to nothing
-                self.conn.execute("select pg_terminate_backend(%s, 2000)", [link.conn.info.backend_pid])
+                end_session(self.conn, link.conn.info.backend_pid)
             found = await ask(query, params)
             if fate > 0.95:
                 raise Died("after it, or the reply was lost")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import psycopg
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -325,6 +326,7 @@ class Kernel(RuleBasedStateMachine):
         assert told == known
 
 
+@pytest.mark.timeout(600)  # one that fails is made as short as can be
 def test_any_order_of_operations_leaves_what_the_model_says(database: str, conn: psycopg.Connection) -> None:
     conn.execute(CLOCK)
     with asyncio.Runner() as runner:
