@@ -54,12 +54,12 @@ def test_the_events_of_a_story_are_all_it_takes_to_tell_it(worlds: str, eye: psy
 # --- what the worlds are good for
 
 LEASE_CHECK = "state = 'live' and lease_until > kept.now() and session = %(session)s"
+# A fence without the attempt, and a completion without one, take more luck than 200 worlds have: the state machine in
+# tests/jobs breaks on both.
 PLANTED = {
-    "a fence without the attempt": {"and j.attempt = d.attempt ": "", "and j.attempt = p.attempt ": ""},
     "a fence without the worker": {" and j.worker = %(worker)s": ""},
     "a claim that does not check its lease": {LEASE_CHECK: "true"},
     "a reclaim from those who live": {"where state = 'lost' or (state = 'live' and lease_until <= kept.now())": ""},
-    "completion without a fence": {"and attempt = %(attempt)s::int and worker = %(worker)s::uuid": ""},
     "releases that are charged": {"case when p.charged then 0 else 1 end": "0"},
 }
 
