@@ -7,6 +7,7 @@ is a failure.
 from __future__ import annotations
 
 import argparse
+import random
 import subprocess
 import sys
 import time
@@ -94,7 +95,7 @@ def hit_points(
     environ: Mapping[str, str] | None = None,
     say: Say = lambda _: None,
 ) -> Outcome:
-    """Each of *points* in each way, one after the other; *environ* is for workers and producers."""
+    """Each of *points* in each way, in an order that the seed decides; *environ* is for workers and producers."""
     hits: Hits = Counter()
     names = [point.name for point in points]
     with place(None, frozenset({"own_server"}), None) as where:
@@ -102,7 +103,7 @@ def hit_points(
         stage = Stage(where, seed, environ or {})
         with stage.looked_after():
             stage.start()
-            for point in points:
+            for point in random.Random(seed).sample(points, len(points)):
                 began = time.monotonic()
                 for way in WAYS:
                     hits[point.name, way] += stage.hit(point, way)

@@ -7,6 +7,8 @@ import os
 import random
 import secrets
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +31,7 @@ from points_app import HEARD, SHELVED
 from points_producer import EMITTER
 
 HERE = Path(__file__).parent
+SYNC = ("-c", "from kept.cli import main; main()", "sync", "points_app:app")
 WORKER = ("-c", "from kept.cli import main; main()", "worker", "points_app:app")
 LEASE, SCAN = 2.0, 0.3
 WAYS = {
@@ -74,6 +77,7 @@ class Stage:
         self.armed.mkdir()
         self.chance = random.Random(seed)
         self._waited_for = self.armed
+        self._poisoned = False
         self.faults = Journal(where.folder / FAULTS)
         environ = own_environment() | {
             "KEPT_DATABASE_URL": where.direct,
@@ -97,6 +101,9 @@ class Stage:
         self.client = open_producer(where.folder, where.direct, 63)[0]
 
     def start(self) -> None:
+        """Everybody; subscriptions first, for an event is told to those that there are."""
+        sync = subprocess.run([sys.executable, *SYNC], env=self.workers.environ, capture_output=True, check=False)
+        assert sync.returncode == 0, sync.stderr.decode()
         self.workers.start(*[Command(WORKER)] * 3)
         self.producers.start(Command(("-m", "points_producer"), ends=True))
 
@@ -169,6 +176,7 @@ class Stage:
     def poison(self) -> None:
         """A job kills whatever runs it."""
         self.client.one("poison")
+        self._poisoned = True
 
     def quiet(self) -> None:
         """Nobody enqueues for a moment: workers sleep and are woken."""
@@ -191,6 +199,8 @@ class Stage:
     # --- the end
 
     def calm(self) -> None:
+        """No more faults, jobs or slots; but poison that is left still kills who runs it."""
+        began = clock()
         (self.where.folder / "over").touch()
         within(lambda: self.producers.done, CALM)
         with self.where.connect() as conn:
@@ -198,6 +208,8 @@ class Stage:
                 app.schedules.pause(SCHEDULE, tx=conn)
             within(lambda: conn.execute(self.where.sql["live"]).fetchone() == (0,), CALM)
         self.workers.stop()
+        if self._poisoned:
+            self.faults.write(Hit(fault="poison", group="handler", victim="a worker", began=began, healed=clock()))
 
     def judge(self, seed: int) -> Report:
         return judged(self.where, Terms(seed=seed, lease=LEASE, scan=SCAN, seconds=0.0))
