@@ -15,6 +15,7 @@ from kept.errors import Unavailable
 
 SIZE = 4 << 30  # bytes at most; only what is used takes memory
 TRIAL = 1 << 16
+TRIES, PAGE = 100, 4096
 
 
 class Disk:
@@ -34,11 +35,21 @@ class Disk:
     @contextmanager
     def full(self) -> Iterator[None]:
         """There is not a byte left while the block lasts."""
-        _mount("-o", f"remount,size={self.used}", self.folder)
+        self._shrink()
         try:
             yield
         finally:
             _mount("-o", f"remount,size={self._size}", self.folder)
+
+    def _shrink(self) -> None:
+        """Make it as small as what is in it. It grows while we look, and cannot become too small for that."""
+        problem = ""
+        for slack in range(TRIES):
+            size = max(PAGE, self.used + slack * PAGE)  # 0 would mean without limit
+            problem = _run("mount", "-o", f"remount,size={size}", self.folder)
+            if not problem:
+                return
+        raise Unavailable(f"mount: {problem}")
 
     @property
     def used(self) -> int:
