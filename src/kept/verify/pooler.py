@@ -71,6 +71,7 @@ class Pooler:
         until = time.monotonic() + PATIENCE
         while not self._answers():
             if time.monotonic() > until:
+                self.kill()
                 raise Down("pgbouncer does not let anybody in")
             time.sleep(LOOK)
 
