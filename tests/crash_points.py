@@ -102,7 +102,6 @@ def hit_points(
         broken = hit_migrations(where, names, hits, say) if migrations else []
         stage = Stage(where, seed, environ or {})
         with stage.looked_after():
-            stage.start()
             for point in random.Random(seed).sample(points, len(points)):
                 began = time.monotonic()
                 for way in WAYS:

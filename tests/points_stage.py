@@ -229,7 +229,7 @@ class Stage:
 
     @contextmanager
     def looked_after(self) -> Iterator[None]:
-        """Whoever dies is replaced; nobody is left at the end."""
+        """Everybody at work; whoever dies is replaced, and nobody is left at the end."""
         over = Event()
 
         def look() -> None:
@@ -238,12 +238,14 @@ class Stage:
                 self.producers.look_after()
 
         thread = Thread(target=look, daemon=True)
-        thread.start()
         try:
+            self.start()  # before anybody looks: who is being started is not to be replaced
+            thread.start()
             yield
         finally:
             over.set()
-            thread.join()
+            if thread.is_alive():
+                thread.join()
             with uninterrupted():
                 self.client.close()
                 self.workers.clear()
