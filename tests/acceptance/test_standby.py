@@ -189,6 +189,28 @@ def test_a_claim_that_was_not_replicated_is_given_up_and_its_job_runs_under_a_ne
         assert len(fleet.effects("end", job)) == 1
 
 
+def test_an_old_primary_that_comes_back_is_not_worked_on(servers: Pair, tmp_path: Path) -> None:
+    with fleet_of(servers.url(target_session_attrs="read-write"), tmp_path, **LONG) as fleet:
+        worker = fleet.start()
+        with jobs_of(servers.primary) as jobs:
+            jobs.settled(jobs.enqueue("note"))
+        servers.caught_up()
+        servers.primary._cluster.stop("immediate")
+        servers.promote()
+        worker.says("connection_restored", 60)
+        servers.primary.acquire()  # by itself: it takes writes, and stands first in the workers' URL
+        with jobs_of(servers.primary) as old, jobs_of(servers.standby) as new:
+            astray = old.enqueue("note")
+            new.conn.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'kept worker%'"
+            )
+            eventually(lambda: "timeline" in " ".join(errors(worker)), 60, what="a worker that refuses the old primary")
+            assert old.state(astray) == "pending"
+        servers.primary._cluster.stop("immediate")
+        with jobs_of(servers.standby) as new:
+            new.settled(new.enqueue("note"))
+
+
 # --- a database that turns read-only under a worker
 
 

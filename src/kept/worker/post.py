@@ -15,6 +15,7 @@ import psycopg
 from kept.config import Settings
 from kept.db import migrate
 from kept.db.connect import Link
+from kept.db.lineage import Lineage, followed, lineage_of
 from kept.db.queries import Queries, load
 from kept.db.tx import arun
 from kept.jobs.attempt import Attempt
@@ -78,6 +79,7 @@ class Post:
         self._cancelled = 0  # handlers that were told to stop since the lease went
         self._unknown: set[tuple[str, str]] = set()
         self._taken: set[str] = set()
+        self._lineage: Lineage | None = None  # of the server that we last worked on
 
     async def take_up(self) -> Self:
         """Connect, check the schema, register lanes and begin a lease."""
@@ -221,6 +223,7 @@ class Post:
         self.link = await Link.open(self.plan.database, name=f"kept worker {self.name}"[:63])
         try:
             await migrate.acheck(self.link.conn, self.plan.settings.schema)
+            self._lineage = followed(self._lineage, await lineage_of(self.link.conn))
         except BaseException:
             await self.link.close()
             raise
