@@ -206,3 +206,14 @@ def test_named_parameters_are_numbered_once_each_and_percent_signs_are_plain():
 
 def test_whole_numbers_are_written_as_an_array():
     assert [numbers(values) for values in ([], [1], [1, -2, 3])] == ["{}", "{1}", "{1, -2, 3}"]
+
+
+async def test_a_server_that_refuses_to_pin_the_path_is_not_taken_for_an_unreadable_url(role, database, conn):
+    conn.execute("revoke execute on function pg_catalog.set_config(text, text, boolean) from public")
+    conn.execute(psycopg.sql.SQL("alter role {} login").format(psycopg.sql.Identifier(role)))
+    parts = urlsplit(database)
+    url = parts._replace(netloc=f"{role}@{parts.netloc.partition('@')[2]}").geturl()
+    with pytest.raises(Unavailable, match="set_config"):
+        connect_sync(url)
+    with pytest.raises(Unavailable, match="set_config"):
+        await connect(url)

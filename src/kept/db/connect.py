@@ -78,32 +78,38 @@ async def connect(database: str, *, name: str = "kept") -> Connection:
     """An autocommit connection, or :class:`Unavailable` with a sentence."""
     try:
         conn = await psycopg.AsyncConnection.connect(conninfo(database, name=name), autocommit=True)
-        try:
-            await conn.execute(_PINNED, {"greeted": conn.info.backend_pid}, prepare=False)
-        except BaseException:
-            await conn.close()
-            raise
-        return conn
     except psycopg.OperationalError as error:
         raise unavailable(error) from None
     except psycopg.ProgrammingError as error:
         raise _unreadable(error) from None
+    try:
+        await conn.execute(_PINNED, {"greeted": conn.info.backend_pid}, prepare=False)
+    except psycopg.Error as error:
+        await conn.close()
+        raise unavailable(error) from None
+    except BaseException:
+        await conn.close()
+        raise
+    return conn
 
 
 def connect_sync(database: str, *, name: str = "kept") -> psycopg.Connection[TupleRow]:
     """:func:`connect`, for sync code."""
     try:
         conn = psycopg.Connection.connect(conninfo(database, name=name), autocommit=True)
-        try:
-            conn.execute(_PINNED, {"greeted": conn.info.backend_pid}, prepare=False)
-        except BaseException:
-            conn.close()
-            raise
-        return conn
     except psycopg.OperationalError as error:
         raise unavailable(error) from None
     except psycopg.ProgrammingError as error:
         raise _unreadable(error) from None
+    try:
+        conn.execute(_PINNED, {"greeted": conn.info.backend_pid}, prepare=False)
+    except psycopg.Error as error:
+        conn.close()
+        raise unavailable(error) from None
+    except BaseException:
+        conn.close()
+        raise
+    return conn
 
 
 class Link:

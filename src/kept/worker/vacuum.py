@@ -19,8 +19,10 @@ from kept.signals import RunnerFailed, Signals
 
 AFTER = 100_000  # jobs settled by this worker; with fewer, the server's own vacuum is in time
 COST = 20  # and it rests for so many times what the last one took: a snapshot held open makes them useless and slow
-PATIENCE = 30.0  # seconds
-BUSY = "55P03"  # somebody else is at it; whatever else the server warns of is that we may not
+PATIENCE = 3.0  # seconds: a migration that wants the table waits for five, and nobody ends a vacuum for it
+REFUSED = 3600.0  # seconds before a role that may not vacuum asks again
+ENDING = 1.0  # seconds for a vacuum to end when its worker does; the server goes on without us
+BUSY = "55P03"  # somebody else is at it; whatever else the server warns of, it is as well not to insist
 
 
 class Vacuum:
@@ -31,14 +33,14 @@ class Vacuum:
         self._sql = load("kept.jobs", schema)
         self._name = name
         self._signals = signals
-        self._allowed = True
+        self._refused = False
         self._settled = 0  # when it last began
         self._next_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def look(self, settled: int) -> None:
         """Begin if it is time to; *settled* is how many jobs this worker has settled so far."""
-        if self._allowed and self._task is None and settled - self._settled >= AFTER and monotonic() >= self._next_at:
+        if self._task is None and settled - self._settled >= AFTER and monotonic() >= self._next_at:
             self._settled = settled
             self._task = asyncio.create_task(self._run())
 
@@ -46,7 +48,7 @@ class Vacuum:
         """Leave the rest to the server."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=ENDING)
 
     async def _run(self) -> None:
         began = monotonic()
@@ -57,8 +59,8 @@ class Vacuum:
             told = f"{type(error).__name__}: {message_of(error)}"
             self._signals.report(RunnerFailed(runner="vacuum", error=told))
         finally:
-            self._next_at = monotonic() + COST * (monotonic() - began)
-            self._task = None
+            self._next_at = monotonic() + (REFUSED if self._refused else COST * (monotonic() - began))
+            self._task, self._refused = None, False
 
     async def _vacuum(self) -> None:
         conn = await connect(self._database, name=f"kept vacuum {self._name}"[:63])
@@ -67,6 +69,6 @@ class Vacuum:
             await conn.execute(self._sql["vacuum"])
 
     def _hear(self, notice: Diagnostic) -> None:
-        """Only who owns the table or the database may vacuum it, or was granted MAINTAIN; others need not ask again."""
+        """Only who owns the table or the database may vacuum it, or was granted MAINTAIN; others need not ask often."""
         if notice.sqlstate != BUSY:
-            self._allowed = False
+            self._refused = True

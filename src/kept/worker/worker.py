@@ -319,11 +319,11 @@ class Worker:
         for task in self._tasks[1:]:
             task.cancel()
         await self._sinks.stop()
-        await self._vacuum.stop()
         closed = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience()):
                 closed = await self._post.close_lease()
+        await self._vacuum.stop()
         await self._post.leave(closed=closed)
         self.signals.report(WorkerStopped(worker=str(self._post.lease.worker), name=self.name, released=released))
 
