@@ -4,7 +4,7 @@ BIN := .venv/bin
 PG15 ?= /usr/lib/postgresql/15/bin
 OUT ?= docs/verify-full.json
 
-.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow simulate verify-points verify-planted storm verify verify-full simulate test-15 bench-peers lock clean
+.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow simulate storm verify verify-full verify-points verify-planted test-15 bench-peers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
@@ -21,7 +21,7 @@ test: .venv/.dev ## the test suite on the embedded PostgreSQL; needs neither apt
 
 check: test check-rest ## everything CI runs
 
-check-rest: .venv/.dev lint types imports test-debian test-slow verify-points verify-planted test-15 verify ## … without what `make test` runs
+check-rest: .venv/.dev lint types imports test-debian test-slow simulate verify verify-points verify-planted test-15 ## … without what `make test` runs
 
 lint: .venv/.dev ## ruff
 	$(BIN)/ruff check .
