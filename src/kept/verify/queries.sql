@@ -28,3 +28,16 @@ select token, job, attempt from kept.verify_effect;
 select extract(epoch from o.slot)::bigint, o.state, o.missed, o.job
   from kept.occurrence o join kept.schedule s on s.id = o.schedule
  where s.name = %(schedule)s and not o.by_hand;
+
+-- name: hold_one
+-- A running job, held until the end of the transaction; and whose it is.
+select id, worker from kept.job where worker is not null and id >= %(since)s order by id limit 1 for update skip locked;
+
+-- name: hold_some
+select from kept.job where worker = %(worker)s and id <> %(job)s order by id desc limit 2 for update skip locked;
+
+-- name: hold_rest
+select from kept.job where worker = %(worker)s order by id for update;
+
+-- name: is_waited_for
+select exists (select from pg_stat_activity where %(pid)s = any(pg_blocking_pids(pid)));

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from random import Random
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from psycopg.rows import TupleRow
 from psycopg.sql import SQL, Identifier
 
 from kept.db.embedded.cluster import Shutdown
+from kept.db.queries import Queries, load
 from kept.verify import disk
 from kept.verify.faults.fault import Fault, Group, Need
 from kept.verify.scene import Scene
@@ -20,7 +21,11 @@ from kept.verify.server import Server
 SHORT = (0.5, 2.5)  # seconds
 WORKERS = "kept worker%"
 MOST = 1000  # connections that a server may have room for
-LONGEST, APART = 12.0, 8  # seconds to provoke a deadlock, and rows taken by each try
+LONGEST = 20.0  # seconds to provoke a deadlock
+WAITED, PILE_UP = 2.0, 0.7  # … of one try, until a worker waits for us, and then until it has more to settle
+TOGETHER, MS = 24, 400  # jobs of one try, and how long they take
+
+Conn = psycopg.Connection[TupleRow]
 
 
 def server(scene: Scene) -> Server:
@@ -116,7 +121,7 @@ class Snapshot(_OnServer):
 
 
 class Deadlock(_OnServer):
-    """Somebody takes the rows of running jobs against the order in which workers do: PostgreSQL ends one of the two.
+    """Somebody takes the rows of a worker against the order in which it settles them: PostgreSQL ends one of the two.
 
     Our own deadlock_timeout is long, so that it is the worker who finds out, and its statement that is given up.
     """
@@ -124,33 +129,53 @@ class Deadlock(_OnServer):
     name: ClassVar[str] = "deadlock"
 
     def inject(self, scene: Scene, chance: Random) -> str:
-        with server(scene).connect() as conn, server(scene).connect() as counter:
-            conn.execute("set deadlock_timeout = '20s'")
-            conn.execute("set lock_timeout = '1s'")
-            before = _deadlocks(counter)
+        sql = load("kept.verify", scene.schema)
+        with ExitStack() as stack:
+            first, second, watcher = (stack.enter_context(server(scene).connect()) for _ in range(3))
+            second.execute("set deadlock_timeout = '20s'")
+            second.execute("set lock_timeout = '3s'")
+            before = _deadlocks(watcher)
             until = time.monotonic() + LONGEST
             while time.monotonic() < until:
-                _take_against(conn, scene.schema, chance)
-                if found := _deadlocks(counter) - before:
+                since = min(scene.client.enqueue("slow", ms=MS) for _ in range(TOGETHER))
+                _provoke(first, second, watcher, sql, since)
+                if found := _deadlocks(watcher) - before:
                     return f"{found} statements"
+                time.sleep(chance.uniform(0, 0.05))
         return ""
 
 
-def _deadlocks(conn: psycopg.Connection[TupleRow]) -> int:
+def _deadlocks(conn: Conn) -> int:
     conn.execute("select pg_stat_clear_snapshot()")
     row = conn.execute("select deadlocks from pg_stat_database where datname = current_database()").fetchone()
     return int(row[0]) if row else 0
 
 
-def _take_against(conn: psycopg.Connection[TupleRow], schema: str, chance: Random) -> None:
-    """Lock rows of running jobs one by one, the last first, and give them up again."""
-    job = Identifier(schema, "job")
-    running = SQL("select id from {} where worker is not null order by id desc limit {}").format(job, APART)
-    lock = SQL("select from {} where id = %s for update").format(job)
-    with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected), conn.transaction():
-        for (id,) in conn.execute(running).fetchall():
-            conn.execute(lock, [id])
-            time.sleep(chance.uniform(0, 0.05))
+def _provoke(first: Conn, second: Conn, watcher: Conn, sql: Queries, since: int) -> None:
+    """Have a worker wait with one settlement until it has several, and take the last of those that come next."""
+    with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected), rolled_back(second):
+        with rolled_back(first):
+            held = first.execute(sql["hold_one"], {"since": since}).fetchone()
+            if held is None:
+                return
+            its = {"job": held[0], "worker": held[1]}
+            _wait_for_waiter(watcher, first.info.backend_pid, sql)
+            time.sleep(PILE_UP)
+            second.execute(sql["hold_some"], its)
+        _wait_for_waiter(watcher, second.info.backend_pid, sql)
+        second.execute(sql["hold_rest"], its)  # waits for the worker, which waits for us
+
+
+def _wait_for_waiter(watcher: Conn, pid: int, sql: Queries) -> None:
+    """Until somebody waits for *pid*, or nobody does for long."""
+    until = time.monotonic() + WAITED
+    while time.monotonic() < until and watcher.execute(sql["is_waited_for"], {"pid": pid}).fetchone() != (True,):
+        time.sleep(0.01)
+
+
+def rolled_back(conn: Conn) -> AbstractContextManager[object]:
+    """A transaction that changes nothing."""
+    return conn.transaction(force_rollback=True)
 
 
 class DiskFull(_OnServer):
