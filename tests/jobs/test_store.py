@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from kept.jobs.model import Close, Leave, Note, Park
 from kept.jobs.rows import Want
 from kernel import add, blocked, claim, declare, ids, job_row, lane_of, live, record, row, rows, states, stores
+from support import aeventually
 
 DONE = Close("done")
 RETRY = Park(30.0, charged=True, note=Note("failed", "boom", "it broke", "Traceback"))
@@ -476,6 +477,20 @@ async def test_a_lease_that_ran_out_unnoticed_may_be_renewed(database, clock):
         clock.advance("1h")
         assert await store.renew(worker, 10)
         assert await store.lose_expired() == {}
+
+
+async def test_a_lane_that_an_enqueue_makes_at_the_same_moment_is_as_declared_all_the_same(database, conn):
+    waiting = "select exists (select from pg_locks where not granted)"
+    async with stores(database, 1) as (store,):
+        with psycopg.connect(database) as producer:
+            producer.execute("select kept.enqueue('send', '{}', 'mail')")
+            declaring = asyncio.create_task(declare(store, ordered=True, max_attempts=9))
+            await aeventually(lambda: conn.execute(waiting).fetchone()[0], what="a declaration that waits for the lane")
+            producer.commit()
+        await declaring
+    lane = row(conn, "select ordered, max_attempts from kept.lane where task = 'send'")
+    assert lane == {"ordered": True, "max_attempts": 9}
+    assert row(conn, "select order_key from kept.job")["order_key"] is not None, "without one no claim would see it"
 
 
 async def test_declaring_a_task_twice_changes_nothing_and_its_other_lanes_follow_its_numbers(database, conn):

@@ -574,7 +574,8 @@ select id, queue, task, max_attempts, priority,
 -- name: declare
 -- Makes or updates the lanes of declared tasks; lanes of the same task in other queues follow its numbers. Unless `exact`,
 -- a lane that is ordered stays so: during a deploy the other version counts on it.
--- Tells how many changed, how many are new, and how many became ordered or ceased to be.
+-- Tells how many changed, how many are new, how many became ordered or ceased to be, and how many were missed: somebody
+-- who enqueued made them at the same moment, and they are not as declared.
 with declared as (
   select * from unnest(%(queues)s::text[], %(tasks)s::text[], %(attempts)s::int[], %(priorities)s::int[],
                        %(bases)s::float8[], %(maxes)s::float8[], %(ordered)s::boolean[])
@@ -602,7 +603,10 @@ with declared as (
   returning id
 )
 select (select count(*) from changed) as changed, (select count(*) from added) as added,
-       (select count(*) from kept.lane l join declared d on d.task = l.task where l.ordered <> (d.ordered or (l.ordered and not %(exact)s::boolean))) as turned
+       (select count(*) from kept.lane l join declared d on d.task = l.task where l.ordered <> (d.ordered or (l.ordered and not %(exact)s::boolean))) as turned,
+       (select count(*) from declared d
+         where not exists (select from kept.lane l where l.queue = d.queue and l.task = d.task))
+       - (select count(*) from added) as missed
 
 
 -- name: stand_alone

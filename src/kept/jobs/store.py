@@ -250,23 +250,25 @@ class Store:
 
         When one becomes ordered, what waits in it stands alone, and workers are told to look at their lanes.
         """
-        rows = await self.link.rows(
-            self.sql["declare"],
-            {
-                "queues": array([lane.queue for lane in lanes]),
-                "tasks": array([lane.task for lane in lanes]),
-                "attempts": array([lane.max_attempts for lane in lanes]),
-                "priorities": array([lane.priority for lane in lanes]),
-                "bases": array([lane.retry_base for lane in lanes]),
-                "maxes": array([lane.retry_max for lane in lanes]),
-                "ordered": array([lane.ordered for lane in lanes]),
-                "exact": exact,
-            },
-        )
-        if rows[0][2]:
+        numbers = {
+            "queues": array([lane.queue for lane in lanes]),
+            "tasks": array([lane.task for lane in lanes]),
+            "attempts": array([lane.max_attempts for lane in lanes]),
+            "priorities": array([lane.priority for lane in lanes]),
+            "bases": array([lane.retry_base for lane in lanes]),
+            "maxes": array([lane.retry_max for lane in lanes]),
+            "ordered": array([lane.ordered for lane in lanes]),
+            "exact": exact,
+        }
+        changed = added = turned = 0
+        missed = True
+        while missed:
+            ((again, new, ordered, missed),) = await self.link.rows(self.sql["declare"], numbers)
+            changed, added, turned = changed + again, added + new, turned + ordered
+        if turned:
             await self.stand_alone()
             await self.wake("lanes")
-        return int(rows[0][0]), int(rows[0][1])
+        return int(changed), int(added)
 
     async def stand_alone(self) -> int:
         """Give jobs in ordered lanes that have no order key one of their own; how many there were."""
