@@ -153,8 +153,8 @@ def _deadlocks(conn: Conn) -> int:
 
 def _provoke(first: Conn, second: Conn, watcher: Conn, sql: Queries, since: int) -> None:
     """Have a worker wait with one settlement until it has several, and take the last of those that come next."""
-    with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected), rolled_back(second):
-        with rolled_back(first):
+    with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected), _rolled_back(second):
+        with _rolled_back(first):
             held = first.execute(sql["hold_one"], {"since": since}).fetchone()
             if held is None:
                 return
@@ -173,7 +173,7 @@ def _wait_for_waiter(watcher: Conn, pid: int, sql: Queries) -> None:
         time.sleep(0.01)
 
 
-def rolled_back(conn: Conn) -> AbstractContextManager[object]:
+def _rolled_back(conn: Conn) -> AbstractContextManager[object]:
     """A transaction that changes nothing."""
     return conn.transaction(force_rollback=True)
 
