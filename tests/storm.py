@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 KEPT = Path(sys.executable).with_name("kept")
 VICTIMS = ("worker", "worker", "worker", "broker", "postgres")  # by how often they are picked
 TOGETHER = 5  # events of one transaction
+UNAVAILABLE = 75  # the exit code of a worker that finds no database when it starts
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,14 @@ class Workers:
         self.processes[number].kill()
         self.processes[number].wait(10)
         self.processes[number] = self._start(number)
+
+    def look_after(self) -> None:
+        """Start those again that found no database when they started, as a service manager does."""
+        for number, process in enumerate(self.processes):
+            code = process.poll()
+            assert code in (None, UNAVAILABLE), f"a worker ended with {code}"
+            if code is not None:
+                self.processes[number] = self._start(number)
 
     def stop(self) -> None:
         for process in self.processes:
@@ -240,9 +249,12 @@ class Scene:
     def wait_for_calm(self, patience: float) -> None:
         """Return when no job is left."""
         with psycopg.connect(self.url, autocommit=True) as conn:
-            calm = "select not exists (select from kept.job)"
-            eventually(lambda: conn.execute(calm).fetchone()[0], patience, what="the end of all jobs")
+            eventually(lambda: self._calm(conn), patience, what="the end of all jobs")
         self.workers.stop()
+
+    def _calm(self, conn: psycopg.Connection) -> bool:
+        self.workers.look_after()
+        return bool(conn.execute("select not exists (select from kept.job)").fetchone()[0])
 
     def handled(self) -> list[Told]:
         """What the handler wrote down, in its order."""
