@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 LARGE = 100  # jobs: an answer that takes long enough to read that the next step is sent first
 LINGER = 0.05  # seconds a step may go on with the next one; then others of the tick have their turn
+SUSPECTS, SOON = 50, 0.05  # suspects claimed at once, at most, and seconds in which they should be over
 TRIES = 5  # sendings of a step that somebody else's locks stopped
 
 
@@ -45,6 +46,7 @@ class Order(NamedTuple):
 class JobsRunner(Running):
     """Claims, runs and settles. Nothing here waits for time: whoever ticks decides when."""
 
+    secure: Callable[[], bool] = lambda: True  # whether our lease is sure to last for what is begun now
     claiming: bool = True
     reserved: bool = False  # for a suspect, which must be alone in this very process: no other job is claimed
     exhausted: bool = False  # the last claim took all there was
@@ -52,6 +54,7 @@ class JobsRunner(Running):
     _made_up: dict[str, tuple[Order, Ready | None]] = field(default_factory=dict)  # claims, by the hint they answer
     _early: Order | None = None  # the claim that was sent as soon as we were woken
     _budget: int | None = None
+    _suspects: int = 1  # to claim at once
     _setbacks: int = 0  # steps in a row that did not get through: each makes the next one smaller
 
     def limit(self, items: int | None) -> None:
@@ -78,7 +81,7 @@ class JobsRunner(Running):
         The next step goes on from it.
         """
         order, claim = self._made_up.get(hint, (None, None))
-        if order is not None and claim is not None and self.claiming and not self.has_settlements:
+        if order is not None and claim is not None and self._may_claim and not self.has_settlements:
             sent = claim.send()
             if sent is not None:
                 self._early, self.has_early = order._replace(early=sent), True
@@ -123,34 +126,45 @@ class JobsRunner(Running):
             await asyncio.sleep(0)  # handlers first; then the next step
         return claimed
 
-    async def claim_suspect(self) -> bool:
-        """Claim one job whose process died, if none runs alone yet, and run it alone."""
-        if not self.claiming or self.runs_alone or not self.book.ids:
-            return False
+    async def claim_suspects(self) -> int:
+        """Claim jobs whose process died, if none runs alone yet, and run them alone; how many."""
+        if not self.claiming or not self.secure() or self.runs_alone or not self.book.ids or self._left <= 0:
+            return 0
+        self._suspects = self._more_suspects()
+        most = int(min(self._suspects, self._left))
         lanes = random.sample(self.book.ids, len(self.book.ids))  # so that no lane's suspects wait for another's
         try:
-            jobs = await self.store.claim_suspects(self.identity.worker, self.identity.session, lanes, 1)
+            jobs = await self.store.claim_suspects(self.identity.worker, self.identity.session, lanes, most)
         except BaseException:
             self.unsure = True
             raise
-        if jobs:
-            self.signals.report(reports.claimed(self.book, jobs))
-        for job in jobs:
-            self._slots.start_alone(self._begin_alone(job), self.run_alone)
-        return bool(jobs)
+        if jobs and self._taken(jobs):
+            self._slots.start_alone(jobs, self._begin_alone, self.run_alone)
+        return len(jobs)
+
+    def _more_suspects(self) -> int:
+        """How many to claim at once: more, as long as they are over soon. After the death of a host there are hundreds."""
+        return min(SUSPECTS, 2 * self._suspects) if self._slots.alone_took < SOON else max(1, self._suspects // 2)
 
     def take(self, jobs: list[Claimed]) -> None:
         """Jobs under our lease, to be run as slots come free."""
-        if self._budget is not None:
-            self._budget -= len(jobs)
-        if not jobs:
+        if not jobs or not self._taken(jobs):
             return
-        self.signals.report(reports.claimed(self.book, jobs))
         # Suspects are adopted after a lost reply; they run alone, so such a one is given back and claimed anew.
         self._release(job for job in jobs if job.suspect)
         if self.book.apart:
             jobs = self._taken_apart(jobs)
         self._slots.add(job for job in jobs if not job.suspect)
+
+    def _taken(self, jobs: list[Claimed]) -> bool:
+        """Take note of a claim. False if it came too late: it is given back, before others run it for the second time."""
+        if self._budget is not None:
+            self._budget -= len(jobs)
+        self.signals.report(reports.claimed(self.book, jobs))
+        in_time = self.secure()
+        if not in_time:
+            self._release(jobs)
+        return in_time
 
     def _taken_apart(self, jobs: list[Claimed]) -> list[Claimed]:
         """Put aside what is not for the slots. Jobs with an order were adopted: as with suspects, but nobody knows
@@ -170,7 +184,11 @@ class JobsRunner(Running):
     @property
     def looking(self) -> bool:
         """Whether to claim of ordered lanes once more: surveys tell nothing of them."""
-        return self.claiming and not self.reserved and self._left > 0 and self.book.order.looking
+        return self._may_claim and self._left > 0 and self.book.order.looking
+
+    @property
+    def _may_claim(self) -> bool:
+        return self.claiming and not self.reserved and self.secure()
 
     @property
     def _left(self) -> float:
@@ -180,7 +198,7 @@ class JobsRunner(Running):
     async def _claim_apart(self) -> int:
         """Claim of ordered lanes, and of those that are run in batches."""
         left = self._left
-        if not self.claiming or self.reserved or left <= 0 or (self._setbacks and self._finished):
+        if not self._may_claim or left <= 0 or (self._setbacks and self._finished):
             return 0
         if len(self._finished) > self.options.batch:
             return 0  # settle first: what was done and is not written is done again if we die
@@ -222,11 +240,8 @@ class JobsRunner(Running):
 
     def _take_ordered(self, brought: Ordered) -> None:
         """Runs of jobs, each of one key; what would overtake another job is given back."""
-        if not brought.claimed:
+        if not brought.claimed or not self._taken(brought.claimed):
             return
-        if self._budget is not None:
-            self._budget -= len(brought.claimed)
-        self.signals.report(reports.claimed(self.book, brought.claimed))
         runs: dict[tuple[int, str | None], Run] = {}
         for job in brought.claimed:
             key = (job.lane, job.order_key)
@@ -266,7 +281,7 @@ class JobsRunner(Running):
         return Order(sent, wants, most)
 
     def _wants(self, coming: int) -> tuple[list[Want], int]:
-        if not self.claiming or self.reserved or (self._budget is not None and self._budget <= coming):
+        if not self._may_claim or self._left <= coming:
             return [], 0
         if self._setbacks and self._finished:
             return [], 0  # first let go of what did not get through

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -57,6 +58,7 @@ class Slots:
     wake: Callable[[], None]
     running: dict[int, Attempt] = field(default_factory=dict)
     waiting: deque[tuple[Claimed | Run, float]] = field(default_factory=deque)  # and since when
+    alone_took: float = inf  # seconds, for the last suspects that were run to the end
     _rests: dict[int, deque[Claimed]] = field(default_factory=dict)  # what each slot is to run next, of a run
     _free: list[int] = field(default_factory=list)
     _consumers: dict[int, asyncio.Task[None]] = field(default_factory=dict)
@@ -101,10 +103,12 @@ class Slots:
         waiting = [job for each, _ in self.waiting for job in jobs_of(each)]
         return waiting + [job for rest in self._rests.values() for job in rest]
 
-    def start_alone(self, attempt: Attempt, run: RunAlone) -> None:
-        """Run a suspect beside the slots."""
-        self.running[ALONE] = attempt
-        self._alone = asyncio.create_task(self._run_alone(attempt, run))
+    def start_alone(self, suspects: Iterable[Claimed], begin: Callable[[Claimed], Attempt], run: RunAlone) -> None:
+        """Run suspects beside the slots, one after the other."""
+        rest = self._rests[ALONE] = deque(suspects)
+        self.alone_took = inf
+        first = self._begin_alone(rest, begin)
+        self._alone = asyncio.create_task(self._run_alone(first, rest, begin, run))
 
     def give_up(self, slot: int) -> Attempt:
         """Be done with an attempt that does not end; its slot stays taken until it does."""
@@ -201,11 +205,29 @@ class Slots:
             self._breathing -= 1
         self._look_again()
 
-    async def _run_alone(self, attempt: Attempt, run: RunAlone) -> None:
-        outcome = await run(attempt)
-        if self._alone is asyncio.current_task():
-            self._alone = None
-        self._end(ALONE, attempt, outcome, monotonic())
+    async def _run_alone(
+        self, attempt: Attempt, rest: deque[Claimed], begin: Callable[[Claimed], Attempt], run: RunAlone
+    ) -> None:
+        me, began, left = asyncio.current_task(), monotonic(), len(rest)
+        try:
+            while True:
+                outcome = await run(attempt)
+                self._end(ALONE, attempt, outcome, monotonic())
+                if not rest or self._alone is not me:
+                    break
+                left -= 1
+                attempt = self._begin_alone(rest, begin)
+            if not left:  # else some were given back
+                self.alone_took = monotonic() - began
+        finally:
+            if self._alone is me:
+                self._alone = None
+                self._rests.pop(ALONE, None)
+
+    def _begin_alone(self, rest: deque[Claimed], begin: Callable[[Claimed], Attempt]) -> Attempt:
+        attempt = self.running[ALONE] = begin(rest.popleft())
+        attempt.rest, attempt.began = rest, monotonic()
+        return attempt
 
     def _end(self, slot: int, attempt: Attempt, outcome: Outcome, now: float) -> None:
         if self.running.get(slot) is attempt:  # else it was given up, and told of then

@@ -77,6 +77,11 @@ class Board:
         """The worker has ended and could not give everything back: the keeper is to do it."""
         self._numbers[_LEFT] = 1
 
+    def held(self, sent_at: int) -> None:
+        """The worker renewed by itself, at *sent_at*: as long as the keeper has not."""
+        if not self.renewals:
+            self._numbers[_RENEWED] = sent_at
+
     # --- the keeper writes
 
     def renewed(self, sent_at: int) -> None:

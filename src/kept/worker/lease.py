@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import subprocess
@@ -16,11 +17,12 @@ from uuid import UUID, uuid4
 import msgspec
 
 from kept.jobs.store import Store
-from kept.worker.board import Board
+from kept.worker.board import Board, clock
 from kept.worker.keeper import Orders
 
 QUICK = 1.0  # seconds: a keeper that ends sooner is not started again before that
-STARTING = 30.0  # seconds a lease lasts at least until its keeper first renews it: a busy machine starts it slowly
+STARTING = 10.0  # seconds that a keeper may take to start on a busy machine
+LOOK = 0.02  # seconds between looks whether it has
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,13 +53,24 @@ class Lease:
         self.board = Board.create(self.concurrency + 4 * self.batch)
 
     async def begin(self, store: Store) -> None:
-        """Register the identity and put a keeper beside it."""
+        """Register the identity and put a keeper beside it; a short lease is in the keeper's hands when this returns."""
         try:
             await self._register(store)
             self._start_keeper()
+            await self._hold_until_kept(store)
         except BaseException:
             self.board.close()
             raise
+
+    async def _hold_until_kept(self, store: Store) -> None:
+        """Hold a lease that may be shorter than its keeper takes to start. Nothing is in its name yet."""
+        until = monotonic() + STARTING
+        while self.kept and self.seconds < STARTING and not self.board.renewals and monotonic() < until:
+            self.look_after_keeper()
+            sent_at = clock()
+            if self.board.renewed_age > self.renew and await store.renew(self.worker, self.seconds):
+                self.board.held(sent_at)
+            await asyncio.sleep(LOOK)
 
     async def _register(self, store: Store) -> None:
         await store.register(
@@ -70,7 +83,7 @@ class Lease:
             concurrency=self.concurrency,
             declared=msgspec.json.encode(self.declared).decode(),
             schedules=msgspec.json.encode(self.schedules).decode(),
-            lease=max(self.seconds, STARTING),
+            lease=self.seconds,
         )
 
     @property
@@ -79,9 +92,16 @@ class Lease:
 
         Once it is gone it stays so, even if the keeper gets through again: handlers have been told to stop by then.
         """
-        lasts = self.seconds if self.board.renewals else max(self.seconds, STARTING)
-        self._gone = self._gone or self.board.fenced or self.board.renewed_age > lasts
+        self._gone = self._gone or self.board.fenced or self.board.renewed_age > self.seconds
         return self._gone
+
+    @property
+    def secure(self) -> bool:
+        """Whether to begin anything under it: what is begun under a lease that then runs out is begun again elsewhere.
+
+        It is not when a renewal is overdue by half of the time that was left for it.
+        """
+        return not self.kept or self.board.renewed_age <= (self.renew + self.seconds) / 2
 
     def look_after_keeper(self) -> int | None:
         """Start the keeper again if it ended on its own; its exit code then, else None."""

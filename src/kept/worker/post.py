@@ -76,6 +76,7 @@ class Post:
         self.lease: Lease
         self.runner: JobsRunner
         self._wake = wake
+        self._secure = True  # the lease, when we last looked
         self._cancelled = 0  # handlers that were told to stop since the lease went
         self._unknown: set[tuple[str, str]] = set()
         self._taken: set[str] = set()
@@ -147,6 +148,9 @@ class Post:
             told = self.runner.interrupt_all(LostLease()) + self.own.interrupt_all(Lost())
             self._cancelled = max(self._cancelled, told)
             self._wake()
+        if self.lease.secure and not self._secure:
+            self._wake()  # there may be much to claim by now
+        self._secure = self.lease.secure
         renewals, failures = self.lease.news()
         if renewals:
             self.signals.report(LeaseRenewed(name=self.name, count=renewals))
@@ -264,6 +268,7 @@ class Post:
             signals=self.signals,
             run_alone=self.alone.run if self.alone else self._run_alone_here,
             wake=self._wake,
+            secure=lambda: self.lease.secure,
         )
 
     async def _run_alone_here(self, attempt: Attempt) -> Outcome:

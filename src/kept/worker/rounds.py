@@ -248,7 +248,7 @@ class Rounds:
 
     async def step_jobs(self, _budget: Budget) -> int:
         """Background mode: settle, claim, go on; running jobs stay across ticks."""
-        took = await self._take_suspect()
+        took = await self._take_suspects()
         hinted = self.alarm.take_hints(self.post.book, deep=self._deep)
         runner = self.post.runner
         waits = runner.has_settlements or runner.stale_at is not None or runner.looking
@@ -272,7 +272,7 @@ class Rounds:
         runner.limit(budget.items)
         total = 0
         while not self.stopped:
-            claimed = await runner.step() + await self._take_suspect()
+            claimed = await runner.step() + await self._take_suspects()
             total += claimed
             if not claimed and not runner.in_hand and not runner.looking:
                 break
@@ -283,16 +283,16 @@ class Rounds:
                 await self.alarm.sleep(WATCH)
         return total
 
-    async def _take_suspect(self) -> int:
-        """Run one job whose process died, in a child; without a child, when nothing else runs here."""
+    async def _take_suspects(self) -> int:
+        """Run jobs whose process died, in a child; without a child, when nothing else runs here."""
         runner, due = self.post.runner, self.alarm.suspect_due
         if self.post.alone is None:
             runner.reserved = due or runner.runs_alone
         if not due or not self._can_run_alone:
             return 0
-        took = await runner.claim_suspect()
-        self.alarm.took_suspect(took=took)
-        return int(took)
+        took = await runner.claim_suspects()
+        self.alarm.took_suspect(took=took > 0)
+        return took
 
     @property
     def _can_run_alone(self) -> bool:

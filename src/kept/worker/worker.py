@@ -154,7 +154,10 @@ class Worker:
             return "shutting down"
         if age > max(5.0, 3 * self._alarm.rhythm.idle_max):
             return f"the database has not answered for {age:.0f} s"
-        return "the lease is gone" if self._post.lease.gone else self._sinks.trouble
+        lease = self._post.lease
+        if lease.gone:
+            return "the lease is gone"
+        return self._sinks.trouble if lease.secure else "the lease is not being renewed"
 
     # --- the loop
 
