@@ -153,7 +153,6 @@ def a_handler_frozen_past_its_lease_goes_on(stage: Stage) -> None:
     token = stage.enqueue("completes")
     stage.sees(token, "began", attempt=1)
     stage.worker()
-    stage.jobs.renewed()
     with stage.fault("stop", frozen=(first.pid,)):
         first.kill(signal.SIGSTOP)
         stage.sees(token, "began", attempt=2)
@@ -183,7 +182,6 @@ def a_worker_that_was_given_up_finds_work_when_it_thaws(stage: Stage) -> None:
     before = stage.enqueue("slow")
     stage.go(before, 1)
     stage.sees(before, "effect")
-    stage.jobs.renewed()
     stage.sound_asleep(frozen)
     with stage.fault("stop", frozen=(frozen.pid,)):
         frozen.kill(signal.SIGSTOP)
@@ -203,7 +201,6 @@ def a_keeper_comes_too_late(stage: Stage) -> None:
     stage.sees(token, "began", attempt=1)
     stage.worker()
     stage.worker()
-    stage.jobs.renewed()
     keeper = first.keeper
     with stage.fault("stop", frozen=(first.pid, keeper), killed=(first.pid,)):
         for pid in (keeper, first.pid):

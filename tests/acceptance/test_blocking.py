@@ -22,7 +22,6 @@ def test_a_handler_that_lets_nothing_else_run_for_three_leases_keeps_its_lease(
 ) -> None:
     worker = fleet.start(**SHORT)
     other = fleet.start(**SHORT)  # would take it over
-    jobs.renewed()
     job = jobs.enqueue(task, seconds=3.2)
     (end,) = fleet.sees("end", job, timeout=60)
     ended = jobs.settled(job)

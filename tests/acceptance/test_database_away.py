@@ -77,7 +77,6 @@ def test_a_database_away_for_longer_than_the_lease_costs_an_identity_and_nothing
     with jobs_of(server) as jobs:
         job = jobs.enqueue("hold", gate=str(own_fleet.gate()))
         own_fleet.sees("start", job)
-        jobs.renewed()
     assert server.release(), "nobody else uses it, so it stops"
     own_fleet.sees("cancelled", job)  # nobody can say that the lease lives: the handler must stop
     server.acquire()

@@ -127,7 +127,6 @@ def test_a_dead_host_is_taken_over_from_within_lease_and_scan(fleet: Fleet, jobs
     job = jobs.enqueue("hold", gate=str(fleet.gate()))
     fleet.sees("start", job)
     second = fleet.start()
-    jobs.renewed()
     os.kill(keeper, signal.SIGKILL)
     first.kill()
     lease_until = jobs.value("select locked_until from kept.jobs where id = %s", job)
@@ -146,7 +145,6 @@ def test_a_worker_whose_keeper_is_killed_starts_another_and_keeps_its_lease(flee
     keeper = worker.keeper
     job = jobs.enqueue("hold", gate=str(fleet.gate()))
     fleet.sees("start", job)
-    jobs.renewed()
     os.kill(keeper, signal.SIGKILL)
     worker.says("keeper_restarted")
     assert worker.keeper != keeper

@@ -17,7 +17,6 @@ def freeze_until_taken_over(fleet: Fleet, jobs: Jobs, job: int) -> tuple[Member,
     frozen = fleet.members[0]
     (began,) = fleet.sees("start", job)
     assert began.pid == frozen.pid
-    jobs.renewed()
     frozen.kill(signal.SIGSTOP)
     other = fleet.start()
     eventually(lambda: jobs.one(job)["attempt"] == 2, 20, what="the job's second attempt")
@@ -82,7 +81,6 @@ def test_a_handler_that_outlives_its_lost_lease_does_not_disturb_the_jobs_next_a
     worker = fleet.start()
     job = jobs.enqueue("deaf", gate=str(fleet.gate()))
     fleet.sees("start", job)
-    jobs.renewed()
     worker.kill(signal.SIGSTOP)
     eventually(lambda: jobs.value("select lease_until < kept.now() from kept.worker"), what="the end of the lease")
     worker.kill(signal.SIGCONT)

@@ -47,7 +47,6 @@ def test_a_killed_holder_is_followed_by_another_and_its_run_closed(fleet: Fleet,
 def test_a_frozen_holder_is_followed_and_changes_nothing_when_it_wakes(fleet: Fleet, jobs: Jobs) -> None:
     fleet.start(**PATROL, PATROL_EVERY="1h")
     (first,) = fleet.sees("start")
-    jobs.renewed()
     frozen = member(fleet, first.pid)
     frozen.kill(signal.SIGSTOP)
     fleet.start(**PATROL, PATROL_EVERY="1h")
@@ -67,7 +66,6 @@ def test_a_frozen_thread_that_goes_on_is_fenced_off(fleet: Fleet, jobs: Jobs) ->
     """A thread cannot be cancelled: what it does after the thaw must fail in its own transaction."""
     fleet.start(**GUARD, PATROL_EVERY="1h")
     (first,) = fleet.sees("guard start")
-    jobs.renewed()
     frozen = member(fleet, first.pid)
     frozen.kill(signal.SIGSTOP)
     fleet.start(**GUARD, PATROL_EVERY="1h")

@@ -50,7 +50,6 @@ def without_spare(worker: Member) -> bool:
 def test_a_spare_stands_by_before_anything_dies_and_holds_no_database_connection(fleet: Fleet, jobs: Jobs) -> None:
     worker = fleet.start(**WITH_SPARE)
     assert worker.spare() in worker.children
-    jobs.renewed()
     names = jobs.conn.execute(
         "select application_name from pg_stat_activity where application_name ~ %s", [f":{worker.pid}$"]
     )

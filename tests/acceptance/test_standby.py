@@ -252,7 +252,6 @@ def test_a_keeper_gets_past_a_host_that_is_silent_however_short_the_lease(
         url = f"postgresql://postgres@/postgres?host=127.0.0.1,{host}&port={silent},{port}{limit}"
         with fleet_of(url, tmp_path, KEPT_LEASE="6s", KEPT_RENEW="500ms") as fleet, jobs_of(single) as jobs:
             worker = fleet.start()
-            jobs.renewed()
             job = jobs.enqueue("hold", gate=str(fleet.gate()))
             fleet.sees("start", job)
             lease = jobs.value("select lease_until from kept.worker where state = 'live'")

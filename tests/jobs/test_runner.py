@@ -10,7 +10,8 @@ import pytest
 
 from kept import App
 from kept.jobs.lanes import LaneBook
-from kept.jobs.runner import LARGE, JobsRunner
+from kept.jobs.model import NOTHING, Died
+from kept.jobs.runner import LARGE, SUSPECTS, JobsRunner
 from kept.jobs.running import Options
 from kept.jobs.settling import Identity
 from kept.jobs.store import Store
@@ -161,3 +162,116 @@ async def test_a_step_that_is_cut_off_while_an_early_claim_is_on_its_way_says_so
         await runner.join(5)
         ours = {row["id"] for row in rows(conn, "select id from kept.job where worker = %s", runner.identity.worker)}
         assert ours == set(runner.known()) or runner.unsure or runner.has_early
+
+
+# --- a lease that is about to end
+
+
+async def test_nothing_is_claimed_under_a_lease_that_is_not_secure(database, conn):
+    async with resting(database) as runner:
+        add(conn, 3)
+        suspect(conn, add(conn))
+        runner.secure = lambda: False
+        runner.claim_early("1:0")
+        assert not runner.has_early
+        assert await runner.step() == await runner.claim_suspects() == 0
+        runner.secure = lambda: True
+        assert await runner.step() == 3
+        await runner.join(5)
+
+
+async def test_what_was_claimed_too_late_is_given_back_and_not_charged(database, conn):
+    async with resting(database) as runner:
+        add(conn, 3)
+        runner.secure = iter([True, False, False]).__next__  # for the claim; when its answer is there; for the next
+        assert await runner.step() == 3
+        assert not runner.running
+        assert runner.marks == set()
+        await runner.step()
+        found = rows(conn, "select worker, ready, attempt, uncharged from kept.job")
+        assert found == [{"worker": None, "ready": True, "attempt": 1, "uncharged": 1}] * 3
+
+
+# --- suspects
+
+
+def suspect(conn, jobs):
+    conn.execute("update kept.job set suspect = true, ready = false, attempt = 1 where id = any(%s)", [jobs])
+
+
+class Apart:
+    """Where suspects run: one ends as soon as it is told how."""
+
+    def __init__(self):
+        self.ran = []
+        self.at_once = self.most_at_once = 0
+        self.outcomes = {}
+        self.gate = None
+
+    async def __call__(self, attempt):
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.ran.append(attempt.job.id)
+        await asyncio.sleep(0)
+        if self.gate is not None:
+            await self.gate.wait()
+        self.at_once -= 1
+        return self.outcomes.get(attempt.job.id, NOTHING)
+
+
+@asynccontextmanager
+async def beside_suspects(database, conn, count):
+    async with resting(database) as runner:
+        jobs = add(conn, count)
+        suspect(conn, jobs)
+        runner.run_alone = Apart()
+        yield runner, jobs
+
+
+async def settle_suspects(runner):
+    """Claim and settle until there are none; how many each claim brought."""
+    claims = []
+    while claimed := await runner.claim_suspects():
+        claims.append(claimed)
+        await runner.join(5)
+        await runner.step()
+    return claims
+
+
+async def test_quick_suspects_are_claimed_in_ever_larger_groups_and_run_one_after_the_other(database, conn):
+    async with beside_suspects(database, conn, 200) as (runner, jobs):
+        claims = await settle_suspects(runner)
+        assert claims[:4] == [1, 2, 4, 8]
+        assert max(claims) <= SUSPECTS
+        assert sorted(runner.run_alone.ran) == jobs
+        assert runner.run_alone.most_at_once == 1
+        assert rows(conn, "select id from kept.job") == []
+
+
+async def test_behind_a_suspect_that_dies_the_others_are_given_back_uncharged(database, conn):
+    async with beside_suspects(database, conn, 3) as (runner, jobs):
+        await runner.claim_suspects()
+        await runner.join(5)
+        runner.run_alone.outcomes = dict.fromkeys(jobs, Died("gone"))
+        assert await runner.claim_suspects() == 2
+        await runner.join(5)
+        await runner.step()
+        one, other = rows(conn, "select suspect, worker, attempt, uncharged from kept.job order by uncharged")
+        assert one == {"suspect": True, "worker": None, "attempt": 2, "uncharged": 0}
+        assert other == {"suspect": True, "worker": None, "attempt": 2, "uncharged": 1}
+
+
+async def test_suspects_behind_one_that_takes_its_time_are_given_back(database, conn, monkeypatch):
+    async with beside_suspects(database, conn, 3) as (runner, _):
+        await runner.claim_suspects()
+        await runner.join(5)
+        runner.run_alone.gate = asyncio.Event()
+        monkeypatch.setattr("kept.jobs.running.STALE_AFTER", -1.0)
+        assert await runner.claim_suspects() == 2
+        assert len(runner.known()) == 3
+        await runner.step()
+        await runner.step()
+        assert len(rows(conn, "select id from kept.job where worker is null and suspect and uncharged = 1")) == 1
+        runner.run_alone.gate.set()
+        await runner.join(5)
+        assert len(runner.run_alone.ran) == 2

@@ -143,7 +143,7 @@ class JobsRunner(Running):
         return len(jobs)
 
     def _more_suspects(self) -> int:
-        """How many to claim at once: more, as long as they are over soon. After the death of a host there are hundreds."""
+        """How many to claim at once: more, as long as they are over soon. A dead host leaves hundreds."""
         return min(SUSPECTS, 2 * self._suspects) if self._slots.alone_took < SOON else max(1, self._suspects // 2)
 
     def take(self, jobs: list[Claimed]) -> None:
@@ -157,7 +157,7 @@ class JobsRunner(Running):
         self._slots.add(job for job in jobs if not job.suspect)
 
     def _taken(self, jobs: list[Claimed]) -> bool:
-        """Take note of a claim. False if it came too late: it is given back, before others run it for the second time."""
+        """Take note of a claim. False if it came too late: it is given back, before others run it as well."""
         if self._budget is not None:
             self._budget -= len(jobs)
         self.signals.report(reports.claimed(self.book, jobs))

@@ -217,11 +217,3 @@ def parent_of(pid: int) -> int:
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
     return 0
-
-
-def age(pid: int) -> float:
-    """Seconds since *pid* was started."""
-    with suppress(OSError, IndexError):
-        started = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
-    return 0.0

@@ -53,7 +53,7 @@ class Lease:
         self.board = Board.create(self.concurrency + 4 * self.batch)
 
     async def begin(self, store: Store) -> None:
-        """Register the identity and put a keeper beside it; a short lease is in the keeper's hands when this returns."""
+        """Register the identity and put a keeper beside it; a short lease is in its hands when this returns."""
         try:
             await self._register(store)
             self._start_keeper()

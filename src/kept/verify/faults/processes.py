@@ -8,15 +8,12 @@ from collections.abc import Callable
 from random import Random
 from typing import ClassVar
 
-from kept.verify.crew import Role, age
+from kept.verify.crew import Role
 from kept.verify.faults.fault import Fault, Group
 from kept.verify.scene import Scene
 
 THAWED = 1.5  # seconds past lease and scan before the frozen go on: others have their jobs by then
 WAIT, LOOK = 5.0, 0.1  # seconds for somebody to be there, and between looks
-KEPT = (
-    3.0  # seconds after its start, a keeper has renewed its lease: until then one lasts for 30 s, however short it is
-)
 HURRY = 0.2  # seconds between two signals
 
 
@@ -65,7 +62,7 @@ class Host(_OnWorkers):
     name: ClassVar[str] = "host"
 
     def inject(self, scene: Scene, chance: Random) -> str:
-        pid = kept_victim(scene, chance)
+        pid = victim(scene, "worker", chance)
         if pid is None:
             return ""
         keeper = scene.workers.keeper_of(pid)
@@ -80,7 +77,7 @@ class Stop(_OnWorkers):
     whole: ClassVar[bool] = True
 
     def inject(self, scene: Scene, chance: Random) -> str:
-        pid = kept_victim(scene, chance)
+        pid = victim(scene, "worker", chance)
         if pid is None:
             return ""
         frozen = (pid, *scene.workers.below(pid)) if self.whole else (pid,)
@@ -117,17 +114,6 @@ class Term(_OnWorkers):
 def victim(scene: Scene, role: Role, chance: Random) -> int | None:
     """One of the processes that are *role*; waits for one to be there."""
     found = eventually(lambda: scene.workers.pids(role))
-    return chance.choice(found) if found else None
-
-
-def kept_victim(scene: Scene, chance: Random) -> int | None:
-    """A worker whose keeper is at work."""
-
-    def look() -> list[int]:
-        keepers = {pid: scene.workers.keeper_of(pid) for pid in scene.workers.pids("worker")}
-        return [pid for pid, keeper in keepers.items() if keeper is not None and age(keeper) > KEPT]
-
-    found = eventually(look)
     return chance.choice(found) if found else None
 
 
