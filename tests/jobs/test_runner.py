@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kept import App
+from kept.jobs.attempt import timed_out
 from kept.jobs.lanes import LaneBook
-from kept.jobs.model import NOTHING, Died
+from kept.jobs.model import NOTHING, Died, Released
 from kept.jobs.runner import LARGE, SUSPECTS, JobsRunner
 from kept.jobs.running import Options
 from kept.jobs.settling import Identity
@@ -28,13 +29,17 @@ class Marked(set):
     end = set.discard
 
 
-def runner_of(store, worker, threads):
+async def at_once() -> None: ...
+
+
+async def until_told() -> None:
+    await asyncio.Event().wait()
+
+
+def runner_of(store, worker, threads, handler=at_once):
     """A runner with one quick lane, the first of the database."""
     app = App("postgresql://nobody")
-
-    @app.task(queue="mail")
-    async def send() -> None: ...
-
+    app.task(name="send", queue="mail")(handler)
     (declaration,) = app.registry
     book = LaneBook()
     lane = declaration.lane()
@@ -104,12 +109,12 @@ async def work(runner):
 
 
 @asynccontextmanager
-async def resting(database):
+async def resting(database, handler=at_once):
     """A runner that found nothing to do, with claims made up for its own lane and one it does not serve."""
     async with stores(database) as [store]:
         worker = await live(store)
         with ThreadPoolExecutor(1) as threads:
-            runner = runner_of(store, worker, threads)
+            runner = runner_of(store, worker, threads, handler)
             await runner.step()
             runner.make_up([(1, 0), (77, 0)], deep=True)
             yield runner
@@ -193,6 +198,23 @@ async def test_what_was_claimed_too_late_is_given_back_and_not_charged(database,
 
 
 # --- suspects
+
+
+@pytest.mark.parametrize("verdict", [None, timed_out(1), Released()], ids=["none", "timeout", "released"])
+async def test_nothing_of_a_lease_that_is_gone_stays_in_hand_whatever_its_handlers_were_told_before(
+    database, conn, verdict
+):
+    """A settlement that stayed would be refused under the next lease, and take the mark of the job's next attempt."""
+    async with resting(database, until_told) as runner:
+        add(conn, 1)
+        await runner.step()
+        assert len(runner.running) == 1
+        if verdict is not None:
+            runner.interrupt_all(verdict)
+        assert await runner.let_go(5) == 1
+        assert not runner.in_hand
+        assert not runner.has_settlements
+        assert not runner.marks
 
 
 def suspect(conn, jobs):

@@ -105,9 +105,15 @@ class Running(Settling):
             attempt.interrupt(verdict)
         return len(self.running) + sum(len(batch.jobs) for batch in self._batches.running.values())
 
-    def forget(self) -> int:
-        """The lease is gone: nothing in hand is ours any more."""
-        count = self.interrupt_all(LostLease())
+    async def let_go(self, timeout: float) -> int:
+        """The lease is gone: nothing in hand is ours any more, however handlers end; how many jobs that were."""
+        count = self.interrupt_all(LostLease()) + self._forget()
+        await self.join(timeout)
+        self._forget()  # what came to another verdict: one that was told to stop, for its time, before the lease went
+        return count
+
+    def _forget(self) -> int:
+        """Drop what has not started, and what is finished and not written."""
         self._slots.take_waiting()
         self._batches.take_waiting()
         lost = [*self._finished, *self._unconfirmed.values(), *self._missing]
@@ -116,7 +122,7 @@ class Running(Settling):
         self._missing.clear()
         for each in lost:
             self._lost(each.job)
-        return count + len(lost)
+        return len(lost)
 
     async def join(self, timeout: float) -> None:
         """Wait until no attempt runs; after *timeout* seconds those that do not listen are given up."""

@@ -163,8 +163,9 @@ class Post:
     async def fence(self) -> None:
         """The lease is gone: cancel everything, forget it, and go on under a new identity."""
         old = self.lease
-        cancelled, self._cancelled = max(self._cancelled, self.runner.forget() + self.own.forget()), 0
-        await asyncio.gather(self.runner.join(CLEAN_UP), self.own.join(CLEAN_UP))
+        passes = self.own.forget()
+        jobs, _ = await asyncio.gather(self.runner.let_go(CLEAN_UP), self.own.join(CLEAN_UP))
+        cancelled, self._cancelled = max(self._cancelled, jobs + passes), 0
         self.lease = await self._begin_lease()
         self.runner.identity = Identity(self.lease.worker)
         self.runner.unsure = False
