@@ -319,14 +319,41 @@ def test_recovery_is_from_the_death_to_the_start_elsewhere(world):
     assert world.broken() == set()
 
 
-def test_a_dead_workers_job_that_waits_for_ever_is_told(world):
-    world.sent(Part("slow", 1), first=1)
-    world.did(1, "began", at=1, pid=10)
-    world.did(1, "began", at=60, pid=11)
-    world.did(1, at=61, pid=11)
-    world.row(1, "slow")
-    world.hit(began=2, healed=2, killed=(10,))
-    assert world.broken() == {6}
+def died(world, *after: float, **hit: float) -> None:
+    """A worker died with a job for each of these, which was begun elsewhere so many seconds later."""
+    world.sent(Part("slow", len(after)), first=1)
+    for token, seconds in enumerate(after, 1):
+        world.did(token, "began", at=1, pid=10)
+        world.did(token, "began", at=2 + seconds, pid=11)
+        world.did(token, at=3 + seconds, pid=11)
+        world.row(token, "slow")
+    world.hit(began=2, healed=2, killed=(10,), **hit)
+
+
+def test_what_is_taken_over_later_than_promised_is_told_where_nothing_else_went_wrong(world):
+    died(world, 0.5, 7.5, promised=1)
+    (breach,) = world.judged().breaches
+    assert (breach.promise, breach.items) == (6, ("token 2, after kill: 7.5 s",))
+
+
+def test_what_is_taken_over_later_than_promised_in_the_midst_of_other_faults_is_timed(world):
+    died(world, 0.5, 60)
+    report = world.judged()
+    assert report.breaches == ()
+    assert report.recovery["kill"].most == 60
+    assert report.undisturbed == {}
+
+
+def test_most_are_to_be_taken_over_as_soon_as_promised(world):
+    died(world, 0.5, 0.5, 2.5, 2.5, 2.5, promised=1)
+    report = world.judged()
+    assert [(breach.promise, breach.items) for breach in report.breaches] == [(6, ("most, after kill: 2.5 s",))]
+    assert dict(tables.of(report))["… after kill with no other fault near"] == "2.50 / 2.50 / 2.50"
+
+
+def test_a_few_that_are_taken_over_a_little_late_say_nothing_of_most(world):
+    died(world, 2.5, 2.5, 2.5, 2.5, promised=1)
+    assert world.broken() == set()
 
 
 def test_what_a_process_began_after_the_fault_was_not_taken_over_because_of_it(world):

@@ -6,13 +6,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
+from msgspec import structs
+
 from kept.verify.faults.fault import Fault
 from kept.verify.ledger import FAULTS, Journal, clock
 from kept.verify.model import Hit
 from kept.verify.scene import Scene
+from kept.verify.timing import LATE
 
 Say = Callable[[str], None]
 PAUSE = (0.5, 3.0)  # seconds between two faults
+REST = 2.0  # seconds, after lease and scan, in which those whom the fault before harmed are at work again
 TRIES = 3  # of a fault that finds nobody to hit
 EACH = 6.0  # seconds that a fault and the pause after it take, about
 
@@ -35,6 +39,7 @@ class Injector:
         self._hurry = min(1.0, seconds / (EACH * max(1, len(faults))))
         self._journal = Journal(scene.folder / FAULTS, synced=True)
         self._vain = {fault.name: 0 for fault in faults}  # how often those that never hit anybody were tried
+        self._alone: set[str] = set()  # those whose last hit was undisturbed
         self.count = 0
 
     @property
@@ -47,7 +52,7 @@ class Injector:
         fault = next(self._faults, None)
         if fault is not None:
             say(fault.name)
-            hit = self._inject(fault)
+            hit = self._inject_alone(fault) if self._is_alone(fault) else self._inject(fault)
             self._journal.write(hit)
             self.count += 1
             if hit.victim:
@@ -55,6 +60,20 @@ class Injector:
             elif fault.name in self._vain:
                 self._vain[fault.name] += 1
         time.sleep(self._hurry * self._pauses.uniform(*PAUSE))
+
+    def _is_alone(self, fault: Fault) -> bool:
+        """Whether nothing else is to go wrong at the time: every other time, of those that promise something."""
+        if fault.promised(self._scene) is None:
+            return False
+        self._alone ^= {fault.name}
+        return fault.name in self._alone
+
+    def _inject_alone(self, fault: Fault) -> Hit:
+        promised = fault.promised(self._scene) or 0.0
+        time.sleep(self._scene.lease + self._scene.scan + REST)
+        hit = self._inject(fault)
+        time.sleep(promised + LATE)
+        return structs.replace(hit, promised=promised)
 
     def _inject(self, fault: Fault) -> Hit:
         scene = self._scene

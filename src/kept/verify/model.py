@@ -70,6 +70,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     frozen: tuple[int, ...] = ()  # processes that were stopped, and went on
     loses: bool = False  # commits that the server had confirmed may be gone
     gone: tuple[int, ...] = ()  # tokens of jobs that were on the server that was lost, and on no other
+    promised: float | None = None  # seconds until the jobs of the killed begin elsewhere; only if nothing disturbed it
 
 
 class Row(Struct, frozen=True, array_like=True, gc=False):
@@ -140,6 +141,7 @@ class Report(Struct, frozen=True, kw_only=True):
     zombies_written: int
     once: int
     recovery: dict[str, Recovery]  # by fault
+    undisturbed: dict[str, Recovery]  # … where no other fault came before or after
     slots_due: int
     slots_fired: int
     slots_twice: int

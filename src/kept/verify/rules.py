@@ -24,7 +24,7 @@ def judge(seen: Evidence, terms: Terms) -> Report:
     rows = _once(seen, found, states)
     duplicates = timing.duplicates(seen, terms, found)
     timing.order(seen, found)
-    recovery = timing.recovery(seen, terms, found)
+    undisturbed = timing.undisturbed(seen, found)
     due, fired, twice = timing.slots(seen, found)
     _hits(seen, terms, found)
     counts = books.counts()
@@ -45,7 +45,8 @@ def judge(seen: Evidence, terms: Terms) -> Report:
         zombies_refused=len(deeds.lost),
         zombies_written=found.zombies,
         once=rows,
-        recovery=recovery,
+        recovery=timing.recovery(seen),
+        undisturbed=undisturbed,
         lease_and_scan=terms.lease + terms.scan,
         slots_due=due,
         slots_fired=fired,

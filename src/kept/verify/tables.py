@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kept.verify.model import Report
+from kept.verify.model import Recovery, Report
 
 Line = tuple[str, str]
 COLUMNS = ("what", "found")
@@ -42,7 +42,9 @@ def _recovery(report: Report) -> Iterator[Line]:
     yield "jobs taken over from the dead", _number(sum(each.jobs for each in report.recovery.values()))
     yield "… lease + scan, seconds", f"{report.lease_and_scan:.2f}"
     for fault, each in sorted(report.recovery.items()):
-        yield f"… after {fault}, p50 / p99 / max", f"{each.p50:.2f} / {each.p99:.2f} / {each.most:.2f}"
+        yield f"… after {fault}, p50 / p99 / max", _spread(each)
+        if fault in report.undisturbed:
+            yield f"… after {fault} with no other fault near", _spread(report.undisturbed[fault])
 
 
 def _slots(report: Report) -> Iterator[Line]:
@@ -55,6 +57,10 @@ def _faults(report: Report) -> Iterator[Line]:
         yield f"… {fault}", _number(count)
     for fault, why in sorted(report.left_out.items()):
         yield f"… {fault}", f"left out: {why}"
+
+
+def _spread(took: Recovery) -> str:
+    return f"{took.p50:.2f} / {took.p99:.2f} / {took.most:.2f}"
 
 
 def _number(count: int) -> str:

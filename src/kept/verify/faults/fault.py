@@ -28,6 +28,10 @@ class Fault(ABC):
         """Why this cannot be done on this machine, if it cannot: a sentence for the report."""
         return None
 
+    def promised(self, scene: Scene) -> float | None:  # noqa: ARG002  # most promise nothing
+        """Within how many seconds the jobs of those it kills begin elsewhere, if nothing else goes wrong."""
+        return None
+
     @abstractmethod
     def inject(self, scene: Scene, chance: Random) -> str:
         """Do it, and return when it is healed; the text names the victim.

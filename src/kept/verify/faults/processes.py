@@ -14,6 +14,7 @@ from kept.verify.scene import Scene
 
 THAWED = 1.5  # seconds past lease and scan before the frozen go on: others have their jobs by then
 WAIT, LOOK = 5.0, 0.1  # seconds for somebody to be there, and between looks
+TOLD = 1.0  # seconds within which a worker's jobs run elsewhere when its keeper tells of its death
 HURRY = 0.2  # seconds between two signals
 
 
@@ -26,6 +27,9 @@ class Kill(_OnWorkers):
 
     name: ClassVar[str] = "kill"
     role: ClassVar[Role] = "worker"
+
+    def promised(self, scene: Scene) -> float | None:  # noqa: ARG002  # a keeper tells at once
+        return TOLD if self.role == "worker" else None
 
     def inject(self, scene: Scene, chance: Random) -> str:
         pid = victim(scene, self.role, chance)
@@ -60,6 +64,9 @@ class Host(_OnWorkers):
     """SIGKILL of a worker and its keeper at once, as when a host dies: nobody is left to tell."""
 
     name: ClassVar[str] = "host"
+
+    def promised(self, scene: Scene) -> float | None:
+        return scene.lease + scene.scan
 
     def inject(self, scene: Scene, chance: Random) -> str:
         pid = victim(scene, "worker", chance)
