@@ -9,7 +9,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from support import eventually
+from support import eventually, freeze
 
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")  # those of /usr/sbin insist on their own user and folder
 EPMD = shutil.which("epmd")
@@ -62,11 +62,22 @@ class Rabbit:
         eventually(self._answers, 60, what="RabbitMQ")
 
     def kill(self) -> None:
-        self.signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
 
-    def signal(self, number: int) -> None:
+    def freeze(self) -> None:
+        freeze(*self._pids())
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
         os.killpg(self._process.pid, number)
+
+    def _pids(self) -> list[int]:
+        """The node and what it started."""
+        running = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+        return [pid for pid in running if _group_of(pid) == self._process.pid]
 
     def control(self, *args: str) -> str:
         told = subprocess.run(
@@ -90,6 +101,13 @@ class Rabbit:
                 return conn.recv(1) == b"\x01"
         except OSError:
             return False
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _free_ports(count: int) -> list[int]:

@@ -21,7 +21,7 @@ from kept.outbox.sink import Message
 from kept.outbox.sinks.kafka import KafkaSink
 from kept.outbox.sinks.nats import NatsSink
 from kept.outbox.sinks.redis import RedisStreamSink
-from support import aeventually, eventually
+from support import aeventually, eventually, freeze
 
 TYPE = "invoice.created"
 
@@ -77,9 +77,8 @@ class Server:
 
     def freeze(self) -> None:
         """Stop it where it stands; returns when no thread of it moves any more."""
-        self._signal(signal.SIGSTOP)
-        threads = Path(f"/proc/{self.process.pid}/task")
-        eventually(lambda: {state_of(each) for each in threads.iterdir()} == {"T"}, what="every thread to stand still")
+        assert self.process is not None
+        freeze(self.process.pid)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
@@ -252,11 +251,6 @@ class KafkaCluster(Server):
     def _listens(self) -> bool:
         self.port = json.loads(self.process.stdout.readline())["port"]
         return True
-
-
-def state_of(thread: Path) -> str:
-    """One letter, as the kernel says it; the thread's name before it may hold anything."""
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def free_port() -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import psycopg
@@ -36,6 +39,19 @@ async def aeventually(fn: Callable[[], Awaitable[T] | T], timeout: float = 10, *
         late = asyncio.get_running_loop().time() >= deadline
         assert not late, f"waited {timeout} s in vain for {what or _name(fn)}; last: {value!r}"
         await asyncio.sleep(_PAUSE)
+
+
+def freeze(*pids: int) -> None:
+    """Stop processes where they stand; returns when no thread of theirs moves any more."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: all(map(is_frozen, pids)), what="every thread to stand still")
+
+
+def is_frozen(pid: int) -> bool:
+    """Whether every thread of *pid* is stopped, as the kernel says; the name before it may hold anything."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return all((each / "stat").read_text().rpartition(")")[2].split()[0] == "T" for each in threads)
 
 
 class Clock:

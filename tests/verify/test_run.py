@@ -15,9 +15,9 @@ import psycopg
 import pytest
 
 from kept.errors import Refused
-from kept.verify import faults, ledger, leftovers
+from kept.verify import faults, ledger, leftovers, pooler
 from kept.verify.books import Books
-from kept.verify.crew import MARK
+from kept.verify.crew import MARK, command_of, running
 from kept.verify.faults.fault import Fault
 from kept.verify.injector import sequence
 from kept.verify.run import WORKER, Plan, run
@@ -131,6 +131,33 @@ def test_a_run_that_is_killed_leaves_no_process_and_the_next_one_removes_the_res
         assert eventually(lambda: leftovers.sweep_schemas(conn), what="its last session to end") == [left]
     assert len(leftovers.sweep_folders()) == 1
     assert schemas(database) == list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.debian
+@pytest.mark.acceptance
+@pytest.mark.skipif(pooler.missing() is not None, reason="pgbouncer is not installed")
+def test_the_pooler_of_a_run_that_was_killed_ends_with_the_next_run(tmp_path):
+    def poolers() -> list[int]:
+        return [pid for pid in running() if f"{tmp_path}/" in (said := command_of(pid)) and pooler.FILE in said]
+
+    command = [sys.executable, "-c", "from kept.cli import main; main()", "verify", "--faults", "pgbouncer"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        eventually(lambda: poolers() and len(marked(tmp_path)) >= 4, 60, what="workers behind a pooler")
+    finally:
+        process.kill()
+        process.wait()
+    eventually(lambda: not marked(tmp_path), 30, what="the end of every process")
+    assert len(poolers()) == 1
+    assert len(leftovers.sweep_folders()) == 1
+    eventually(lambda: not poolers(), what="the end of the pooler")
+
+
+@pytest.mark.acceptance
+def test_a_run_that_ends_before_a_worker_is_up_waits_for_one(database):
+    report = run(Plan(database=database, seconds=0.01, jobs=20, workers=1, producers=1, faults=[]))
+    assert report.breaches == ()
+    assert report.accepted >= 20
 
 
 def test_faults_are_named_one_by_one_or_by_group():

@@ -116,7 +116,7 @@ class Processes:
     def all(self) -> list[int]:
         """Every process with our mark, whoever started it."""
         wanted = f"{MARK}={self.mark}".encode()
-        return sorted(pid for pid in _running() if wanted in _environ(pid))
+        return sorted(pid for pid in running() if wanted in _environ(pid))
 
     def below(self, pid: int) -> list[int]:
         """The children of *pid*, and theirs."""
@@ -202,7 +202,8 @@ def command_of(pid: int) -> str:
     return ""
 
 
-def _running() -> list[int]:
+def running() -> list[int]:
+    """Every process of this machine."""
     return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
 
 

@@ -18,6 +18,7 @@ from psycopg.sql import SQL, Identifier
 from kept.db.embedded import Embedded
 from kept.db.queries import load
 from kept.errors import Error
+from kept.verify import pooler
 
 Conn = psycopg.Connection[TupleRow]
 FOLDER, HELD = "kept-verify-", "held"
@@ -78,6 +79,7 @@ def _stop_servers(folder: Path) -> None:
             if embedded.alive():
                 embedded.acquire()
                 embedded.release()
+    pooler.end_leftover(folder)
     for mount in (folder / "disk",):
         if mount.is_mount():
             subprocess.run(["umount", "--lazy", str(mount)], check=False)  # noqa: S607  # wherever it is

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from kept.verify.crew import command_of, running
 from kept.verify.proxy import url_at
 from kept.verify.server import LOOK, PATIENCE, Down
 
+FILE = "pgbouncer.ini"
 SETTINGS = """
 [databases]
 * = host=127.0.0.1 port={upstream} user={user}
@@ -41,6 +45,15 @@ def missing() -> str | None:
     return None if program() else "needs pgbouncer (a package of Debian)"
 
 
+def end_leftover(folder: Path) -> None:
+    """End the pooler of a run in *folder* that was killed."""
+    for pid in running():
+        words = command_of(pid).rstrip("\0").split("\0")
+        if Path(words[0]).name == "pgbouncer" and words[-1] == str(folder / FILE):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
 class Pooler:
     """Before the server of *database*, which is reached over TCP; its files are in *folder*."""
 
@@ -52,7 +65,7 @@ class Pooler:
         self.url = url_at(database, port)
         given = conninfo_to_dict(database)
         settings = SETTINGS.format(upstream=given["port"], user=given["user"], port=port)
-        (folder / "pgbouncer.ini").write_text(settings, encoding="utf-8")
+        (folder / FILE).write_text(settings, encoding="utf-8")
 
     def __enter__(self) -> Self:
         self.start()
@@ -67,7 +80,7 @@ class Pooler:
         assert asked is not None
         account = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to be root
         with (self._folder / "pgbouncer.out").open("ab") as log:
-            self._process = subprocess.Popen([asked, *account, self._folder / "pgbouncer.ini"], stdout=log, stderr=log)
+            self._process = subprocess.Popen([asked, *account, self._folder / FILE], stdout=log, stderr=log)
         until = time.monotonic() + PATIENCE
         while not self._answers():
             if time.monotonic() > until:

