@@ -212,7 +212,7 @@ class TestAgainstABroker:
     async def test_what_a_killed_broker_confirmed_is_there_when_it_is_back(self, node: Rabbit, queue: str) -> None:
         sink = RabbitSink(node.url())
         told = asyncio.create_task(until_away(sink, lambda _: message(queue), ordered=False))
-        await aeventually(lambda: depth(node, queue), what="the first of them")
+        await aeventually(lambda: deeper(node, queue, 500), what="one of the second batch, so the first is confirmed")
         node.kill()
         sent, answers = await told
         assert kinds([await sink.ping()]) == ["Unreachable:unreachable"]
@@ -251,9 +251,11 @@ async def fine(sink: RabbitSink) -> bool:
     return await sink.ping() is None
 
 
-async def depth(node: Rabbit, name: str) -> int:
+async def deeper(node: Rabbit, name: str, count: int) -> bool:
+    """Whether more than *count* wait in the queue."""
     async with await aio_pika.connect(node.url()) as conn, conn.channel() as channel:
-        return (await channel.declare_queue(name, passive=True)).declaration_result.message_count
+        waiting = (await channel.declare_queue(name, passive=True)).declaration_result.message_count
+    return waiting is not None and waiting > count
 
 
 # --- without a broker
