@@ -212,7 +212,9 @@ class World(Cast):
         self.oracle.gone.add(actor)
         self._handling = {each for each in self._handling if not each.startswith(f"{place}.")}
         if place in self.workers and self.workers[place].actor == actor:
-            self.ghosts[place] = self.workers.pop(place)
+            self.ghosts[place] = ghost = self.workers.pop(place)
+            if ghost.keeper.board.fenced or ghost.keeper.board.renewed_age > LEASE.total_seconds():
+                self.oracle.over.add(ghost.worker._post.lease.worker)
         if place in self._busy:
             self._busy.pop(place)
 

@@ -63,6 +63,7 @@ class Oracle:
     paused: set[int] = field(default_factory=set)
     owner: dict[UUID, str] = field(default_factory=dict)  # whose identity it is
     gone: set[str] = field(default_factory=set)  # actors that died or ended
+    over: set[UUID] = field(default_factory=set)  # identities whose lease was over when their worker died
     begun: dict[Attempt, UUID] = field(default_factory=dict)
     ends: dict[Attempt, str] = field(default_factory=dict)
     named: set[int] = field(default_factory=set)  # jobs that have a key, as producers were told
@@ -184,7 +185,9 @@ class Oracle:
             if holder == deed.actor:
                 return {1}, "fenced"
             assert holder in self.gone, f"4: job {before.id} was handed back while its worker {holder} lives: {deed}"
-            return ({0, 1} if end == "interrupted" else {0} if begun else {1}), "handed back"
+            # Who gives up a lease that is over lets go of what has ended under it, and may die before it says so.
+            either = end == "interrupted" or (end is not None and before.worker in self.over)
+            return ({0, 1} if either else {0} if begun else {1}), "handed back"
         assert holder == deed.actor, f"4: {deed} moved job {before.id}, which {holder} holds: {before}"
         if not begun:
             return {1}, "released"

@@ -161,7 +161,8 @@ class Stage:
         self.dead.add(actor)
         self.held.discard(actor)
         self.loop.thaw(actor)
-        for conn in self.connections.pop(actor, []):
+        connections = self.connections.pop(actor, [])
+        for conn in connections:
             self.end_session(conn)
         for _ in range(50):
             left = [task for task in self.tasks.get(actor, ()) if not task.done()]
@@ -172,6 +173,8 @@ class Stage:
             await self.loop.quiet()
         else:
             raise RuntimeError(f"{actor} does not end: {left}")
+        for conn in connections:
+            conn.pgconn.finish()
 
     def end_session(self, conn: Gated) -> None:
         """The server ends it; once this returns, whatever it had not committed is undone."""

@@ -46,9 +46,11 @@ class Board:
         return board
 
     def close(self) -> None:
-        self._numbers.release()
-        self._map.close()
-        os.close(self.fd)
+        """Let go of it; once, since the number of the descriptor may be somebody else's the next time."""
+        if not self._map.closed:
+            self._numbers.release()
+            self._map.close()
+            os.close(self.fd)
 
     # --- the worker writes
 
