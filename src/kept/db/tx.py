@@ -25,10 +25,10 @@ COMMIT = "tx.commit"  # of an operation in a transaction of our own
 
 
 class Copy(NamedTuple):
-    """Rows for COPY … FROM STDIN, as text. The answer is one row; none if this connection cannot copy now."""
+    """Rows for COPY … FROM STDIN. The answer is one row; none if this connection cannot copy now."""
 
     statement: LiteralString
-    lines: Iterable[str]
+    data: Iterable[bytes]
 
 
 Steps = Generator[tuple[LiteralString, Params] | Copy, Rows, T]
@@ -126,8 +126,8 @@ def _answer(cursor: psycopg.RawCursor[Any], what: tuple[LiteralString, Params] |
         if not _can_copy(cursor):
             return []
         with cursor.copy(what.statement) as copy:
-            for lines in what.lines:
-                copy.write(lines)
+            for data in what.data:
+                copy.write(data)
         return [()]
     text, names = numbered(what[0])
     cursor.execute(text, [what[1][name] for name in names])
@@ -139,8 +139,8 @@ async def _aanswer(cursor: psycopg.AsyncRawCursor[Any], what: tuple[LiteralStrin
         if not _can_copy(cursor):
             return []
         async with cursor.copy(what.statement) as copy:
-            for lines in what.lines:
-                await copy.write(lines)
+            for data in what.data:
+                await copy.write(data)
         return [()]
     text, names = numbered(what[0])
     await cursor.execute(text, [what[1][name] for name in names])

@@ -13,8 +13,9 @@ from msgspec import Struct, structs
 from kept.db.connect import array, numbers
 from kept.db.queries import Queries
 from kept.db.tx import Copy, Rows, Steps
+from kept.jobs import copying
 
-AT_A_TIME = 500  # lines sent together
+AT_A_TIME = 500  # rows sent together
 COPY_FROM = 50  # jobs from which on it pays to copy them in
 SOON = timedelta(seconds=2)  # a job due within this is worth a wake-up
 
@@ -147,7 +148,7 @@ def _copied(
     rows = yield sql["reserve"], {"count": len(requests)}
     now, ids = datetime.fromisoformat(rows[0][0]), [int(id) for id in rows[0][1][1:-1].split(",")]
     soon: set[tuple[int, int]] = set()
-    if not (yield Copy(sql["copy_jobs"], _lines(zip(ids, requests, strict=True), lanes, now, soon))):
+    if not (yield Copy(sql["copy_jobs"], _rows(zip(ids, requests, strict=True), lanes, now, soon))):
         return None
     if soon:
         woken = sorted(soon)
@@ -158,32 +159,42 @@ def _copied(
     return [Ticket(id, True) for id in ids]
 
 
-def _lines(
+def _rows(
     jobs: Iterable[tuple[int, Request]],
     lanes: Mapping[tuple[str, str], _Lane],
     now: datetime,
     soon: set[tuple[int, int]],
-) -> Iterator[str]:
-    """Lines for COPY, some at a time: the server works while we write the next. What is due goes into *soon*."""
-    written_at, lines = str(now), []
+) -> Iterator[bytes]:
+    """Rows for COPY, some at a time: the server works while we write the next. What is due goes into *soon*."""
+    rows, plain = [copying.BEGIN], dict[tuple[str, str, int | None], bytes]()
     for id, request in jobs:
-        lane = lanes[request.queue, request.task]
-        priority = (lane.priority or 0) if request.priority is None else request.priority
-        if request.due_at is None and not request.delay:
-            due_at, ready = written_at, True
-            soon.add((lane.id, priority))
+        if request.due_at is None and not request.delay and request.headers is None:
+            kind = (request.queue, request.task, request.priority)
+            middle = plain.get(kind)
+            if middle is None:
+                middle = plain[kind] = _between(request, lanes, now, soon)
         else:
-            due = request.due_at or now + timedelta(seconds=request.delay)
-            due_at, ready = str(due), due <= now
-            if due <= now + SOON:
-                soon.add((lane.id, priority))
-        payload = request.payload.replace("\\", "\\\\")  # JSON holds no other character that COPY minds
-        headers = r"\N" if request.headers is None else request.headers.replace("\\", "\\\\")
-        lines.append(f"{id}\t{lane.id}\t{priority}\t{ready}\t{due_at}\t{written_at}\t{headers}\t{payload}\n")
-        if len(lines) == AT_A_TIME:
-            yield "".join(lines)
-            lines.clear()
-    yield "".join(lines)
+            middle = _between(request, lanes, now, soon)
+        rows.append(copying.row(id, middle, request.payload))
+        if len(rows) >= AT_A_TIME:
+            yield b"".join(rows)
+            rows.clear()
+    rows.append(copying.END)
+    yield b"".join(rows)
+
+
+def _between(
+    request: Request, lanes: Mapping[tuple[str, str], _Lane], now: datetime, soon: set[tuple[int, int]]
+) -> bytes:
+    """What a row says besides the id and the payload."""
+    lane = lanes[request.queue, request.task]
+    priority = (lane.priority or 0) if request.priority is None else request.priority
+    due_at = request.due_at or now + timedelta(seconds=request.delay)
+    if due_at <= now + SOON:
+        soon.add((lane.id, priority))
+    return copying.between(
+        lane.id, priority, ready=due_at <= now, due_at=due_at, created_at=now, headers=request.headers
+    )
 
 
 def _many(written: Sequence[tuple[int, Request]]) -> dict[str, object]:

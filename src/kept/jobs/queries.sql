@@ -46,7 +46,7 @@ select to_char(kept.now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US+00:00'
 
 
 -- name: copy_jobs
-copy kept.job (id, lane, priority, ready, due_at, created_at, headers, payload) from stdin
+copy kept.job (id, lane, priority, ready, due_at, created_at, headers, payload) from stdin (format binary)
 
 
 -- name: wake_sleepers
