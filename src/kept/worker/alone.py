@@ -40,6 +40,8 @@ READY, BEGUN = b"ready\n", b"begun\n"
 TRIES = 3  # children for a job that none of them has begun
 STARTING = 60.0  # seconds for a child to load the App
 SETTLE_IN = 1.0  # seconds after a worker's start before its spare is started: the worker and its keeper come first
+PATIENCE = 5.0  # seconds that the spare then waits for the end of a backlog: with one of them for each worker, and
+LOOK = 0.1  # few processors, they would take a fifth of the time in which a fleet begins to work it off
 QUICK = 5.0  # seconds: a spare that ends sooner is started again more slowly each time
 SLOWEST = 60.0
 
@@ -184,17 +186,23 @@ class Alone:
 
     # --- the spare
 
-    def keep_spare(self, name: str, signals: Signals) -> None:
-        """From now on have a child stand by; it is started in the background, and again when it died."""
-        self._spare = asyncio.create_task(self._stand_by(name, signals))
+    def keep_spare(self, name: str, signals: Signals, busy: Callable[[], bool]) -> None:
+        """From now on have a child stand by; it is started in the background, and again when it died.
 
-    async def _stand_by(self, name: str, signals: Signals) -> None:
+        For the first time when its worker is no longer *busy*, but soon in any case.
+        """
+        self._spare = asyncio.create_task(self._stand_by(name, signals, busy))
+
+    async def _stand_by(self, name: str, signals: Signals, busy: Callable[[], bool]) -> None:
         """Not at a lower priority while it loads: a plain user could not give the priority back to it."""
-        delay, failures = SETTLE_IN, 0
+        await asyncio.sleep(SETTLE_IN)
+        until = monotonic() + PATIENCE
+        while busy() and monotonic() < until:  # noqa: ASYNC110  # nothing tells us of it, and nobody waits
+            await asyncio.sleep(LOOK)
+        failures = 0
         while True:
-            await asyncio.sleep(delay)
             failures = failures + 1 if await self._stood_by(name, signals) < QUICK else 0
-            delay = min(SLOWEST, 0.5 * 2**failures) if failures else 0.0
+            await asyncio.sleep(min(SLOWEST, 0.5 * 2**failures) if failures else 0.0)
 
     async def _stood_by(self, name: str, signals: Signals) -> float:
         """Start a child unless there is one, and wait for its end; for how many seconds it was ready."""

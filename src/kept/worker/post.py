@@ -96,7 +96,7 @@ class Post:
             raise
         self.runner = self._make_runner()
         if self.alone is not None and self.plan.spare:
-            self.alone.keep_spare(self.name, self.signals)
+            self.alone.keep_spare(self.name, self.signals, busy=lambda: not self.runner.exhausted)
         return self
 
     def _tell(self, declared: Declared) -> None:
