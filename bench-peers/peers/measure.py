@@ -82,7 +82,9 @@ class Place:
 
     def _env(self, peer: Peer, url: str) -> dict[str, str]:
         places = {"BENCH_URL": url, "KEPT_DATABASE_URL": url, "BENCH_REDIS": self.redis}
-        return {**places, "PYTHONPATH": str(install.ADAPTERS), "PYTHONDONTWRITEBYTECODE": "1", **peer.env}
+        # With bytecode, as what is installed has it, but none beside the sources.
+        python = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.scratch / "bytecode")}
+        return {**places, **python, "PYTHONPATH": str(install.ADAPTERS), **peer.env}
 
 
 def drain(place: Place, peer: Peer, jobs: int) -> tuple[float, list[float]]:
