@@ -42,9 +42,9 @@ storm: .venv/.dev ## 50,000 events while worker, broker and database are killed 
 	@$(BIN)/python tests/storm.py $(if $(EVENTS),--events $(EVENTS)) $(if $(SEED),--seed $(SEED))
 
 SEEDS ?= 200
-simulate: .venv/.dev ## worlds of jobs and of schedules, drawn from seeds (SEEDS= how many, SEED= one of them)
+simulate: .venv/.dev ## worlds of jobs and of schedules, drawn from seeds, and the state machine (SEEDS= how many, SEED= one of them)
 	@KEPT_SIMULATE_SEEDS=$(SEEDS) $(if $(SEED),KEPT_SIMULATE_SEED=$(SEED)) \
-	  $(BIN)/python -m pytest -q -n 2 -p no:cacheprovider -m "not slow" tests/simulation
+	  $(BIN)/python -m pytest -q -n 2 -p no:cacheprovider -m "not slow" tests/simulation $(if $(SEED),,tests/jobs/test_state_machine.py)
 
 verify: .venv/.dev ## the promises under faults, small: about two minutes (SEED=)
 	$(BIN)/kept verify --seconds 75 --seed $(or $(SEED),1)
@@ -62,7 +62,7 @@ test-slow: .venv/.dev ## tests that take minutes
 verify-points: .venv/.dev ## every crash point in every way: killed, an error before, done and an error seen (SEED= POINTS=)
 	@$(BIN)/python tests/crash_points.py --seed $(or $(SEED),1) $(POINTS)
 
-verify-planted: .venv/.dev ## known bugs, planted one by one: `kept verify` has to raise the alarm at each (PLANTS=)
+verify-planted: .venv/.dev ## known bugs, planted one by one: the judge of `kept verify` has to raise the alarm at each (PLANTS=)
 	@$(BIN)/python tests/planted_bugs.py $(PLANTS)
 
 test-15: .venv/.dev ## the suite on PostgreSQL 15
