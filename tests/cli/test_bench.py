@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from kept.bench import place as places
+from kept.db.embedded import Embedded
 from support import eventually
 
 KEPT = str(Path(sys.executable).with_name("kept"))
@@ -136,6 +137,13 @@ def test_a_measurement_tells_its_figures_and_leaves_nothing_behind(at, empty_dat
     CHECKS[what](found)
     assert schemas(empty_database) == []
     assert list(folder.iterdir()) == []
+
+
+def test_a_server_that_never_had_kept_is_left_without_its_role(at, tmp_path_factory):
+    with Embedded(tmp_path_factory.mktemp("untouched") / "pg", options={"fsync": "off"}) as server:
+        assert at()("bench", "latency", "--database", server.url(), "--samples", 1).code == 0
+        with psycopg.connect(server.url()) as conn:
+            assert conn.execute("select from pg_roles where rolname ~ '^kept'").fetchall() == []
 
 
 def test_people_get_a_table_and_a_sentence(at, empty_database):

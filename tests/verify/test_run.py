@@ -14,6 +14,7 @@ from random import Random
 import psycopg
 import pytest
 
+from kept.db.embedded import Embedded
 from kept.errors import Refused
 from kept.verify import faults, ledger, leftovers, pooler
 from kept.verify.books import Books
@@ -84,6 +85,15 @@ def test_a_run_with_faults_breaks_no_promise_and_leaves_nothing(database, tmp_pa
     assert marked(tmp_path) == []
     assert list(tmp_path.iterdir()) == [kept]
     assert Books(ledger.told(kept)).counts()["committed"] == report.accepted
+
+
+@pytest.mark.acceptance
+def test_a_server_that_never_had_kept_is_left_as_it_was(tmp_path_factory):
+    with Embedded(tmp_path_factory.mktemp("untouched") / "pg", options={"fsync": "off"}) as server:
+        run(Plan(database=server.url(), seconds=0.01, jobs=20, workers=1, producers=1, faults=[]))
+        assert schemas(server.url()) == []
+        with psycopg.connect(server.url()) as conn:
+            assert conn.execute("select from pg_roles where rolname ~ '^kept'").fetchall() == []
 
 
 @pytest.mark.acceptance

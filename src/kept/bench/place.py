@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import shutil
 import signal
 import stat
@@ -21,9 +20,9 @@ from psycopg.sql import SQL, Identifier
 
 from kept.bench.model import Server
 from kept.bench.proc import is_in_memory
-from kept.db import migrate
+from kept.db import temporary
 from kept.db.connect import connect_sync
-from kept.db.embedded import Embedded, is_embedded, location
+from kept.db.embedded import Embedded, is_embedded, let_through, location
 from kept.db.queries import Queries, load
 from kept.errors import Error
 
@@ -40,7 +39,7 @@ OPTIONS = {
     "checkpoint_timeout": "30min",
 }
 WAL_FILE, MOST_WAL = 16, 3200  # MB
-FOLDER = "kept-bench-"
+FOLDER, SCHEMA = "kept-bench-", "kept_bench"
 SERVER, HELD = "pg", "held"
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
@@ -143,6 +142,7 @@ def site(database: str | None) -> Iterator[Site]:
     """The server of *database*, or one of our own; what is ours is gone at the end."""
     with _folder() as folder:
         if database is None:
+            let_through(folder)
             with _running(Embedded(folder / SERVER, options=OPTIONS)) as url:
                 yield Site(url, folder, True, is_in_memory(folder), own=True)
         elif is_embedded(database):
@@ -166,11 +166,11 @@ def _running(embedded: Embedded) -> Iterator[str]:
 def place(site: Site) -> Iterator[Place]:
     """A new schema on *site*; dropped at the end, however that comes."""
     with connect_sync(site.url, name="kept bench") as conn:
-        schema = f"kept_bench_{secrets.token_hex(4)}"
+        schema = temporary.new_name(SCHEMA)
         sql = load("kept.bench", schema)
-        conn.execute(sql["hold"], {"schema": schema})
+        temporary.hold(conn, schema)
         try:
-            migrate.apply(conn, schema)
+            temporary.build(conn, schema)
             facts = _facts(conn, sql, site)
             made = Place(url=site.url, schema=schema, conn=conn, sql=sql, server=facts, folder=site.folder)
             made.own = site.own
@@ -187,29 +187,13 @@ def clean(database: str | None) -> list[str]:
     if database is None:
         return gone
     with site(database) as there, connect_sync(there.url, name="kept bench") as conn:
-        sql = load("kept.bench")
-        names = [str(row[0]) for row in conn.execute(sql["leftovers"]).fetchall()]
-        schemas = [name for name in names if _is_free(conn, sql, name)]
-        for name in schemas:
-            drop(conn, name)
-        return gone + schemas
-
-
-def _is_free(conn: Conn, sql: Queries, schema: str) -> bool:
-    row = conn.execute(sql["hold"], {"schema": schema}).fetchone()
-    return row is not None and bool(row[0])
-
-
-def drop(conn: Conn, schema: str) -> None:
-    """Drop *schema* with all it holds."""
-    conn.execute("select set_config('lock_timeout', '20s', false), set_config('client_min_messages', 'error', false)")
-    conn.execute(SQL("drop schema if exists {} cascade").format(Identifier(schema)))
+        return gone + temporary.sweep(conn, SCHEMA)
 
 
 def _drop_by_itself(url: str, schema: str) -> None:
     """On a connection of its own: ours may be in the middle of something."""
     with connect_sync(url, name="kept bench") as conn:
-        drop(conn, schema)
+        temporary.drop(conn, schema)
 
 
 @contextmanager
@@ -227,7 +211,7 @@ def _folder() -> Iterator[Path]:
     """A temporary folder that is ours while we hold its lock."""
     folder = Path(mkdtemp(prefix=FOLDER))
     try:
-        folder.chmod(0o711)  # root's server runs as somebody else, who must get through
+        (folder / HELD).touch(mode=0o600)
         with (folder / HELD).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder

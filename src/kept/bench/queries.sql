@@ -8,15 +8,6 @@ select current_setting('server_version') as version, current_setting('fsync') as
        current_setting('shared_buffers') as shared_buffers
 
 
--- name: hold
--- Held by a running measurement: whoever gets it may drop the schema.
-select pg_try_advisory_lock(hashtextextended(%(schema)s, 0))
-
-
--- name: leftovers
-select nspname from pg_namespace where nspname ~ '^kept_bench_[0-9a-f]{8}$' order by 1
-
-
 -- name: lane
 select kept.lane_id(%(task)s, %(queue)s)
 

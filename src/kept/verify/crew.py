@@ -92,6 +92,7 @@ class Processes:
         return all(member.code == 0 and member.process is None for member in self.members)
 
     def _launch(self, member: Member) -> None:
+        member.log.touch(mode=0o600)
         with member.log.open("ab") as out:
             # A group of its own: Ctrl-C is the conductor's to answer.
             member.process = subprocess.Popen(

@@ -13,44 +13,26 @@ from tempfile import gettempdir
 
 import psycopg
 from psycopg.rows import TupleRow
-from psycopg.sql import SQL, Identifier
 
+from kept.db import temporary
 from kept.db.embedded import Embedded
-from kept.db.queries import load
 from kept.errors import Error
 from kept.verify import pooler
 
 Conn = psycopg.Connection[TupleRow]
-FOLDER, HELD = "kept-verify-", "held"
+FOLDER, SCHEMA, HELD = "kept-verify-", "kept_verify", "held"
 
 
 def hold_folder(folder: Path, until: ExitStack) -> None:
     """Show that *folder* is in use."""
+    (folder / HELD).touch(mode=0o600)
     lock = until.enter_context((folder / HELD).open("wb"))
     fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def hold_schema(conn: Conn, schema: str) -> bool:
-    """Show, for as long as *conn* lives, that *schema* is in use; False if somebody else does."""
-    sql = load("kept.verify")
-    row = conn.execute(sql["hold"], {"schema": schema}).fetchone()
-    return row is not None and bool(row[0])
-
-
-def drop(conn: Conn, schema: str) -> None:
-    """Drop *schema* with all it holds."""
-    conn.execute("select set_config('lock_timeout', '20s', false), set_config('client_min_messages', 'error', false)")
-    conn.execute(SQL("drop schema if exists {} cascade").format(Identifier(schema)))
-
-
 def sweep_schemas(conn: Conn) -> list[str]:
-    """Drop the schemas of runs that were killed; their names."""
-    sql = load("kept.verify")
-    names = [str(row[0]) for row in conn.execute(sql["leftovers"]).fetchall()]
-    gone = [name for name in names if hold_schema(conn, name)]
-    for name in gone:
-        drop(conn, name)
-    return gone
+    """Drop the schemas of runs that were killed, with the role if it came with one; their names."""
+    return temporary.sweep(conn, SCHEMA)
 
 
 def sweep_folders() -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import TupleRow
 
-from kept.db import migrate
+from kept.db import temporary
 from kept.db.connect import connect_sync
+from kept.db.embedded import let_through
 from kept.db.queries import Queries, load
 from kept.verify import leftovers
 from kept.verify.proxy import Proxy
@@ -71,18 +71,18 @@ def _rigged(database: str | None, needs: frozenset[str], folder: Path) -> Iterat
 @contextmanager
 def _schema(url: str) -> Iterator[str]:
     """A new schema; dropped at the end, however that comes."""
-    schema = f"kept_verify_{secrets.token_hex(4)}"
+    schema = temporary.new_name(leftovers.SCHEMA)
     sql = load("kept.verify", schema)
     with connect_sync(url, name=NAME) as held:  # on a server that is not ours, it shows that the schema is in use
         leftovers.sweep_schemas(held)
-        leftovers.hold_schema(held, schema)
+        temporary.hold(held, schema)
         try:
-            migrate.apply(held, schema)
+            temporary.build(held, schema)
             held.execute(sql["make_effects"])
             yield schema
         finally:
             with uninterrupted(), connect_sync(url, name=NAME) as conn:
-                leftovers.drop(conn, schema)
+                temporary.drop(conn, schema)
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     with ExitStack() as until:
         until.callback(shutil.rmtree, folder, ignore_errors=True)
         leftovers.hold_folder(folder, until)
-        folder.chmod(0o711)  # root's server runs as somebody else, who must get through
+        let_through(folder)
         try:
             yield folder
         finally:

@@ -1,11 +1,5 @@
 -- What a verification does in the schema that it made for itself.
 
--- name: hold
-select pg_try_advisory_lock(hashtextextended(%(schema)s, 0));
-
--- name: leftovers
-select nspname::text from pg_namespace where nspname ~ '^kept_verify_[0-9a-f]{8}$';
-
 -- name: make_effects
 create table kept.verify_effect (token bigint not null, job bigint not null, attempt int not null);
 

@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from kept.db.embedded.account import Mode
 from kept.db.embedded.launcher import Embedded
-from kept.db.embedded.places import is_embedded, location
+from kept.db.embedded.places import is_embedded, let_through, location
 
-__all__ = ["Embedded", "Mode", "is_embedded", "location"]
+__all__ = ["Embedded", "Mode", "is_embedded", "let_through", "location"]

@@ -72,6 +72,12 @@ def make_home(home: Path, account: Account) -> None:
             (home / ".gitignore").write_text("*\n")
 
 
+def let_through(folder: Path) -> None:
+    """Let the account of a server below the private *folder* get to it, if it is not ours; it may not list it."""
+    if choose("auto", folder / "data").drops:
+        folder.chmod(0o711)
+
+
 def socket_folder(home: Path, account: Account) -> Path:
     """The folder for the socket of the server in *home*: inside, or a short one in /tmp if it does not fit.
 
