@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kept.db.embedded import Embedded
+from kept.db.embedded.account import choose
 from kept.errors import Misconfigured
 from kept.worker.board import Board
 
@@ -29,19 +30,28 @@ def modes(top):
 with Embedded(Path(sys.argv[1]) / "deep" / "pg", options={"fsync": "off"}):
     found = modes(Path(sys.argv[1]) / "deep")
 with site("postgresql://nowhere") as there:
-    (there.folder / "seen").touch()
     measured = modes(there.folder)
-print(json.dumps([found, measured]))
+
+from kept.verify.crew import Command, Processes
+from kept.verify.ledger import FAULTS, Journal, Ledger
+from kept.verify.place import place
+from kept.verify.pooler import Pooler
+with place(None, frozenset({"proxy"}), None) as where:
+    Pooler(where.database, where.folder)
+    Processes("mark", where.folder, dict(os.environ)).start(Command(("-c", "")))
+    Journal(where.folder / FAULTS)
+    Ledger(where.folder)
+    verified = modes(where.folder)
+print(json.dumps([found, measured, verified]))
 """
 
 
 @pytest.fixture(scope="module")
-def careless(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, int], dict[str, int]]:
-    """The modes of all that an embedded server and a measurement make while the umask forbids nothing."""
+def careless(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, int], ...]:
+    """The modes of all that a server, a measurement and a verification make while the umask forbids nothing."""
     folder = tmp_path_factory.mktemp("careless")
     said = subprocess.check_output([sys.executable, "-c", CARELESS, folder], text=True, timeout=60)
-    found, measured = json.loads(said)
-    return found, measured
+    return tuple(json.loads(said))
 
 
 def test_an_embedded_server_is_closed_to_others_whatever_the_umask(careless: tuple[dict[str, int], ...]) -> None:
@@ -60,8 +70,22 @@ def test_an_embedded_server_is_closed_to_others_whatever_the_umask(careless: tup
 def test_the_folder_of_a_measurement_is_closed_to_others_whatever_the_umask(
     careless: tuple[dict[str, int], ...],
 ) -> None:
-    top, *_ = careless[1].values()
-    assert top & 0o066 == 0, "nobody else may list it, or put anything into it"
+    assert {mode & 0o077 for mode in careless[1].values()} == {0}
+
+
+def test_the_folder_of_a_verification_is_closed_to_others_whatever_the_umask(
+    careless: tuple[dict[str, int], ...],
+) -> None:
+    """All but the folder of its server, which looks after itself, and the way to that if it is somebody else's."""
+    (top, mode), *below = careless[2].items()
+    assert mode & 0o077 == (0o011 if choose("auto", Path(top, "data")).drops else 0)
+    ours = {
+        path.removeprefix(f"{top}/"): mode
+        for path, mode in below
+        if not path.startswith(f"{top}/pg/") and path != f"{top}/pg"
+    }
+    assert {"held", "pgbouncer.ini", "pgbouncer.out", "faults"} <= ours.keys()
+    assert {path for path, mode in ours.items() if mode & 0o077} == set()
 
 
 def test_a_folder_planted_where_data_will_be_prepared_is_not_used(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from kept.verify.conditions import Blackhole, HalfOpen, ResetAfterCommit, ResetBeforeCommit, Slow, Trickle
-from kept.verify.proxy import Proxy, proxy_before, url_at
+from kept.verify.proxy import Proxy, proxy_before
 from support import eventually
 
 
@@ -46,11 +46,6 @@ def test_a_calm_network_carries_large_things_both_ways(client: psycopg.Connectio
     text = "x" * 5_000_000
     found = client.execute("select length(%s), repeat('y', 3000000)", [text]).fetchone()
     assert found == (5_000_000, "y" * 3_000_000)
-
-
-def test_the_url_keeps_all_but_the_address() -> None:
-    given = "postgresql://me:p%40ss@/data%20base?host=%2Ftmp%2Fs&port=5432&application_name=x%20y"
-    assert url_at(given, 77) == "postgresql://me:p%40ss@127.0.0.1:77/data%20base?application_name=x%20y"
 
 
 def test_a_slow_network_is_slow_each_way_until_it_is_calm_again(proxy: Proxy, client: psycopg.Connection) -> None:

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from kept.db.embedded import Embedded
+from kept.db.embedded.places import socket_folder
 from kept.errors import Refused
 from kept.verify import faults, ledger, leftovers, pooler
 from kept.verify.books import Books
@@ -159,8 +160,13 @@ def test_the_pooler_of_a_run_that_was_killed_ends_with_the_next_run(tmp_path):
         process.wait()
     eventually(lambda: not marked(tmp_path), 30, what="the end of every process")
     assert len(poolers()) == 1
+    (folder,) = tmp_path.iterdir()
+    sockets = socket_folder(folder, pooler.account(folder))
+    assert sockets.stat().st_mode & 0o077 == 0
+    assert "listen_addr =\n" in (folder / pooler.FILE).read_text(), "it has no other door"
     assert len(leftovers.sweep_folders()) == 1
     eventually(lambda: not poolers(), what="the end of the pooler")
+    assert not sockets.exists()
 
 
 @pytest.mark.acceptance

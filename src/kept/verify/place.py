@@ -17,7 +17,6 @@ from psycopg.rows import TupleRow
 
 from kept.db import temporary
 from kept.db.connect import connect_sync
-from kept.db.embedded import let_through
 from kept.db.queries import Queries, load
 from kept.verify import leftovers
 from kept.verify.proxy import Proxy
@@ -93,7 +92,6 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     with ExitStack() as until:
         until.callback(shutil.rmtree, folder, ignore_errors=True)
         leftovers.hold_folder(folder, until)
-        let_through(folder)
         try:
             yield folder
         finally:

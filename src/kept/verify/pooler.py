@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from contextlib import suppress
@@ -15,18 +14,20 @@ from typing import Self
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from kept.db.embedded.account import Account, choose
+from kept.db.embedded.places import make_private, socket_folder
 from kept.verify.crew import command_of, running
-from kept.verify.proxy import url_at
 from kept.verify.server import LOOK, PATIENCE, Down
+from kept.verify.target import url_on
 
-FILE = "pgbouncer.ini"
+FILE, LOG, PORT = "pgbouncer.ini", "pgbouncer.out", 5432
 SETTINGS = """
 [databases]
 * = host=127.0.0.1 port={upstream} user={user}
 [pgbouncer]
-listen_addr = 127.0.0.1
+listen_addr =
 listen_port = {port}
-unix_socket_dir =
+unix_socket_dir = {sockets}
 auth_type = any
 pool_mode = transaction
 default_pool_size = 20
@@ -45,6 +46,11 @@ def missing() -> str | None:
     return None if program() else "needs pgbouncer (a package of Debian)"
 
 
+def account(folder: Path) -> Account:
+    """As whom a pooler in *folder* runs: it refuses to be root."""
+    return choose("auto", folder / "s")
+
+
 def end_leftover(folder: Path) -> None:
     """End the pooler of a run in *folder* that was killed."""
     for pid in running():
@@ -52,19 +58,26 @@ def end_leftover(folder: Path) -> None:
         if Path(words[0]).name == "pgbouncer" and words[-1] == str(folder / FILE):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(socket_folder(folder, account(folder)), ignore_errors=True)
 
 
 class Pooler:
-    """Before the server of *database*, which is reached over TCP; its files are in *folder*."""
+    """Before the server of *database*, which is reached over TCP; its files are in *folder*.
+
+    It asks nobody for a password, so it listens on a socket in a folder of its own only.
+    """
 
     def __init__(self, database: str, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self.url = url_at(database, port)
+        self._account = account(folder)
+        self._sockets = socket_folder(folder, self._account)
+        self.url = url_on(database, str(self._sockets), PORT)
         given = conninfo_to_dict(database)
-        settings = SETTINGS.format(upstream=given["port"], user=given["user"], port=port)
+        settings = SETTINGS.format(upstream=given["port"], user=given["user"], port=PORT, sockets=self._sockets)
+        for name in (FILE, LOG):
+            (folder / name).touch(mode=0o600)
+            self._account.own(folder / name)
         (folder / FILE).write_text(settings, encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -73,14 +86,23 @@ class Pooler:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     def start(self) -> None:
         """Start it; returns when it lets somebody in."""
         asked = program()
         assert asked is not None
-        account = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to be root
-        with (self._folder / "pgbouncer.out").open("ab") as log:
-            self._process = subprocess.Popen([asked, *account, self._folder / FILE], stdout=log, stderr=log)
+        us = self._account
+        make_private(self._sockets, us)
+        with (self._folder / LOG).open("ab") as log:
+            self._process = subprocess.Popen(
+                [*us.prefix, asked, self._folder / FILE],
+                stdout=log,
+                stderr=log,
+                user=us.uid if us.drops else None,
+                group=us.gid if us.drops else None,
+                extra_groups=[] if us.drops else None,
+            )
         until = time.monotonic() + PATIENCE
         while not self._answers():
             if time.monotonic() > until:

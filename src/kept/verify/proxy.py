@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from urllib.parse import quote
-
-from psycopg.conninfo import conninfo_to_dict
 
 from kept.verify.conditions import Calm, Condition, is_whole
+from kept.verify.neighbours import user_at
+from kept.verify.target import HERE, address_of, is_socket, url_at
 
 CHUNK = 1 << 18  # bytes read at once
 AT_ONCE = struct.pack("ii", 1, 0)  # for SO_LINGER: close means reset
@@ -53,14 +53,16 @@ class Connection:
 class Proxy:
     """Listens on 127.0.0.1 and carries what is said to the server of *database* and back, as its condition wants.
 
-    One thread does it for all connections. The network is calm until told otherwise.
+    One thread does it for all connections. The network is calm until told otherwise. Only our own processes get
+    through, and those of *others*, which are uids: the server may trust whoever comes from here.
     """
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, others: Iterable[int] = ()) -> None:
         self.condition: Condition = Calm()
         self._database = database
+        self._users = frozenset({os.geteuid(), *others})
         self._talks: set[Connection] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._listener = socket.create_server((HERE, 0), backlog=512)
         self.url = url_at(database, self._listener.getsockname()[1])
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="kept verify proxy", daemon=True)
@@ -126,7 +128,15 @@ class Proxy:
         self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.close()
 
+    def _knows(self, client: asyncio.StreamWriter) -> bool:
+        """Whether *client* is a process of somebody who may get through."""
+        other, ours = client.get_extra_info("peername"), client.get_extra_info("sockname")
+        return other is not None and user_at(other, ours) in self._users
+
     async def _serve(self, heard: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        if not self._knows(client):
+            _reset(client)
+            return
         to = self._database
         try:
             replied, server = await _connect(to)
@@ -154,22 +164,10 @@ class Proxy:
 
 
 async def _connect(database: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    given = conninfo_to_dict(database)
-    host, port = str(given.get("hostaddr") or given.get("host") or "localhost"), int(given.get("port") or 5432)
-    if host.startswith("/"):
+    host, port = address_of(database)
+    if is_socket(host):
         return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}", limit=CHUNK)
     return await asyncio.open_connection(host, port, limit=CHUNK)
-
-
-def url_at(database: str, port: int) -> str:
-    """*database*, but at *port* of this machine."""
-    given = {name: str(value) for name, value in conninfo_to_dict(database).items() if value is not None}
-    user = quote(given.pop("user", "postgres"), safe="")
-    password = f":{quote(given.pop('password'), safe='')}" if "password" in given else ""
-    name = quote(given.pop("dbname", ""), safe="")
-    rest = {key: value for key, value in given.items() if key not in ("host", "hostaddr", "port")}
-    options = "&".join(f"{key}={quote(value, safe='')}" for key, value in rest.items())
-    return f"postgresql://{user}{password}@127.0.0.1:{port}/{name}{'?' if options else ''}{options}"
 
 
 def _reset(side: asyncio.StreamWriter) -> None:
@@ -183,9 +181,9 @@ def _reset(side: asyncio.StreamWriter) -> None:
 
 
 @contextmanager
-def proxy_before(database: str) -> Iterator[Proxy]:
+def proxy_before(database: str, others: Iterable[int] = ()) -> Iterator[Proxy]:
     """A proxy that is gone when the block ends."""
-    proxy = Proxy(database)
+    proxy = Proxy(database, others)
     try:
         yield proxy
     finally:

@@ -6,10 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from kept.db.embedded import Embedded, is_embedded, location
-from kept.verify import clocks
+from kept.db.embedded import Embedded, is_embedded, let_through, location
+from kept.verify import clocks, pooler
 from kept.verify.disk import Disk
-from kept.verify.pooler import Pooler
 from kept.verify.proxy import Proxy, proxy_before
 from kept.verify.replica import Pair
 from kept.verify.server import Server
@@ -38,11 +37,13 @@ class Rig:
             self.direct = database
         self.database = self.direct
         if "proxy" in needs:
-            self.proxy = self._open.enter_context(proxy_before(self.server.url if self.server else self.direct))
+            others = {pooler.account(self._folder).uid} if "pooler" in needs else ()
+            to = self.server.url if self.server else self.direct
+            self.proxy = self._open.enter_context(proxy_before(to, others))
             self.database = self.proxy.url
         if "pooler" in needs:
-            pooler = self.extras["pooler"] = self._open.enter_context(Pooler(self.database, self._folder))
-            self.database = pooler.url
+            found = self.extras["pooler"] = self._open.enter_context(pooler.Pooler(self.database, self._folder))
+            self.database = found.url
 
     def close(self) -> None:
         """Take everything down again."""
@@ -51,6 +52,7 @@ class Rig:
 
     def _start(self, needs: frozenset[str]) -> None:
         folder = self._folder
+        let_through(folder)
         if "disk" in needs:
             disk = self.extras["disk"] = self._open.enter_context(Disk(folder / DISK))
             folder = disk.folder

@@ -28,6 +28,7 @@ from kept.verify.place import Conn, Place, place, uninterrupted
 from kept.verify.producer import ORDERS, Orders, Producer, open_producer
 from kept.verify.rules import Evidence, Terms
 from kept.verify.scene import Scene
+from kept.verify.target import look
 
 WORKER = ("-c", "from kept.cli import main; main()", "worker", "kept.verify.app:app")
 PRODUCER = ("-m", "kept.verify.producer")
@@ -60,11 +61,12 @@ def run(plan: Plan, say: Say = lambda _: None) -> Report:
     """Verify, and say what was found. Leaves no process, folder or schema behind."""
     if not sys.platform.startswith("linux"):
         raise Misconfigured("kept verify needs Linux: it finds processes in /proc")
-    asked, left_out = _possible(plan)
+    target = look(plan.database)
+    asked, left_out = faults.possible(plan.faults, target)
     needs = frozenset(need for fault in asked for need in fault.needs)
     began = time.monotonic()
     say("preparing the database")
-    with place(plan.database, needs, plan.keep) as where:
+    with place(target.url, needs, plan.keep) as where:
         with _conducted(plan, where) as scene:
             _storm(plan, scene, asked, say)
             say("waiting until everything is settled")
@@ -80,20 +82,6 @@ def run(plan: Plan, say: Say = lambda _: None) -> Report:
             left_out=left_out,
         )
         return judged(where, terms)
-
-
-def _possible(plan: Plan) -> tuple[list[Fault], dict[str, str]]:
-    """The faults that can be injected here, and why the others cannot."""
-    asked, left_out = [], {}
-    for fault in faults.chosen(plan.faults):
-        why = fault.missing()
-        if why is None and "own_server" in fault.needs and plan.database is not None:
-            why = "needs a server of its own"
-        if why is None:
-            asked.append(fault)
-        else:
-            left_out[fault.name] = why
-    return asked, left_out
 
 
 # --- the processes

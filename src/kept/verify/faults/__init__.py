@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 from kept.errors import Refused
 from kept.verify.faults import clock, failover, handlers, network, processes, server
 from kept.verify.faults.fault import Fault
+from kept.verify.target import Target
 
-__all__ = ["ALL", "Fault", "chosen", "known"]
+__all__ = ["ALL", "Fault", "chosen", "known", "possible"]
+
+CLEAR = "needs a connection that is not encrypted (sslmode=disable)"
 
 ALL: tuple[Fault, ...] = (
     *processes.FAULTS,
@@ -31,6 +34,25 @@ def chosen(names: Iterable[str] | None) -> Sequence[Fault]:
             raise Refused(f"faults: there is no {name!r}; there are {', '.join(known())}", field="faults")
         found |= {fault.name: fault for fault in these}
     return list(found.values())
+
+
+def possible(names: Sequence[str] | None, target: Target) -> tuple[list[Fault], dict[str, str]]:
+    """The faults of these names that can be injected here on *target*, and why the others cannot."""
+    asked: list[Fault] = []
+    left_out: dict[str, str] = {}
+    for fault in chosen(names):
+        why = fault.missing()
+        if why is None and "own_server" in fault.needs and target.url is not None:
+            why = "needs a server of its own"
+        if why is None and "clear" in fault.needs and target.encrypted:
+            if names is not None and fault.name in names:
+                raise Refused(f"faults: {fault.name} {CLEAR}, and this one is", field="faults")
+            why = CLEAR
+        if why is None:
+            asked.append(fault)
+        else:
+            left_out[fault.name] = why
+    return asked, left_out
 
 
 def known() -> list[str]:

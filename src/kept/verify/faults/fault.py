@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from kept.verify.scene import Scene
 
 Group = Literal["worker", "handler", "server", "network", "clock"]
-Need = Literal["own_server", "proxy", "disk", "replica", "pooler"]
+Need = Literal["own_server", "proxy", "disk", "replica", "pooler", "clear"]
 
 
 class Fault(ABC):
@@ -20,7 +20,8 @@ class Fault(ABC):
 
     name: ClassVar[str]
     group: ClassVar[Group]
-    needs: ClassVar[frozenset[Need]] = frozenset()  # what the scene must have been set up with
+    # What the scene must have been set up with; "clear" is a connection on which one can read what is said.
+    needs: ClassVar[frozenset[Need]] = frozenset()
     by_name_only: ClassVar[bool] = False  # not part of a run that names no faults
     loses: ClassVar[bool] = False  # the server may lose commits that it has confirmed
 

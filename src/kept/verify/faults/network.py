@@ -117,6 +117,7 @@ class BeforeCommit(_OnNetwork):
     """Connections break just before what they ask for is committed: it never was."""
 
     name: ClassVar[str] = "reset-before-commit"
+    needs: ClassVar[frozenset[Need]] = frozenset({"proxy", "clear"})
 
     def inject(self, scene: Scene, chance: Random) -> str:
         condition = self.condition(chance)
@@ -142,7 +143,7 @@ class AfterCommit(BeforeCommit):
 class KillPooler(_OnNetwork):
     """Everybody works through pgbouncer in transaction mode, and it dies.
 
-    Over TCP and not over a socket, which only the server's owner may open: so it needs the proxy behind it.
+    It reaches the server over TCP and not over a socket, which only the server's owner may open: so it needs the proxy.
     """
 
     name: ClassVar[str] = "pgbouncer"
