@@ -114,7 +114,7 @@ class Stage:
         """Written down from the beginning to the end of the block."""
         began = clock()
         yield
-        about = {"fault": name, "group": "worker", "victim": name}
+        about = {"fault": name, "group": "worker", "victim": name, "repeats": "victims"}
         self.faults.write(Hit(**about, began=began, healed=clock(), killed=killed, frozen=frozen))
 
     # --- the judgement

@@ -30,7 +30,7 @@ def test_a_small_run_ends_well_and_tells_what_it_found(kept):
         for line in said.out.splitlines()
         if "  " in line
     }
-    assert lines["lost"] == lines["phantom"] == lines["zombie writes that got through"] == "0"
+    assert lines["lost"] == lines["phantom"] == lines["… that got through"] == "0"
     assert lines["… recursion"].isdigit()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kept.verify import tables
+from kept.verify import faults, tables
 from kept.verify.books import Books, Deeds
 from kept.verify.model import Effect, Hit, Intent, Once, Part, Report, Row, Slot, Told
 from kept.verify.rules import Evidence, Terms, judge
@@ -28,6 +28,7 @@ class World:
         self.slots: list[Slot] = []
         self.asked: tuple[str, ...] = ()
         self.jobs = 0
+        self.clock: tuple[int, int] | None = None  # of the database: workers at work, nothing breaks any more
         self._tx = count(1)
 
     def sent(self, *parts: Part, first: int, answer: str | None = "committed", at: int = 1) -> None:
@@ -36,18 +37,37 @@ class World:
         if answer is not None:
             self.lines.append(Told(at * SECOND, tx, answer))
 
-    def job(self, token: int, task: str = "plain", at: int = 2, **row: object) -> None:
+    def job(self, token: int, task: str = "plain", at: float = 2, pid: int = 10, **row: object) -> None:
         """Sent, done, and written down by its handler."""
         self.sent(Part(task, 1), first=token)
-        self.did(token, at=at)
+        self.did(token, at=at, pid=pid)
         self.row(token, task, **row)
 
-    def did(self, token: int, what: str = "effect", *, at: float = 2, pid: int = 10, attempt: int = 1) -> None:
-        self.effects.append(Effect(what, token, token, attempt, pid, int(at * SECOND)))
+    def slot(self, moment: int, *, job: int = 0, state: str = "done", ran: bool = True, at: float = 2) -> None:
+        """A slot that fired, and what became of its job."""
+        job = job or moment
+        self.slots.append(Slot(moment, "fired", 0, job))
+        self.rows.append(Row(job, "beat", state, None, 1, 1, None))
+        if ran:
+            self.beat(moment, job, at=at)
+
+    def beat(self, moment: int, job: int, *, at: float = 2, pid: int = 10) -> None:
+        """The handler of a slot's job ran."""
+        self.effects.append(Effect("slot", moment, job, 1, pid, int(at * SECOND)))
+
+    def did(
+        self, token: int, what: str = "effect", *, at: float = 2, pid: int = 10, attempt: int = 1, parent: int = 1
+    ) -> None:
+        self.effects.append(Effect(what, token, token, attempt, pid, int(at * SECOND), parent))
+
+    def twice(self, token: int, *, at: float, then: float, pid: int = 10, by: int = 11, task: str = "plain") -> None:
+        """Done, and done again elsewhere."""
+        self.job(token, task, at=at, pid=pid)
+        self.did(token, at=then, pid=by, attempt=2)
 
     def row(self, token: int, task: str = "plain", state: str = "done", reason: str | None = None, **more) -> None:
-        given = {"id": token, "attempt": 1} | more
-        self.rows.append(Row(given["id"], task, state, reason, given["attempt"], token))
+        given = {"id": token, "attempt": 1, "charged": 1} | more
+        self.rows.append(Row(given["id"], task, state, reason, given["attempt"], given["charged"], token))
 
     def hit(self, fault: str = "kill", *, began: float = 2, healed: float = 3, **more) -> None:
         window = {"began": int(began * SECOND), "healed": int(healed * SECOND)}
@@ -62,7 +82,8 @@ class World:
             once=self.once,
             slots=self.slots,
         )
-        return judge(evidence, Terms(seed=7, lease=3, scan=1, seconds=10, asked=self.asked, jobs=self.jobs))
+        terms = Terms(seed=7, lease=3, scan=1, seconds=10, asked=self.asked, jobs=self.jobs, slots=self.clock)
+        return judge(evidence, terms)
 
     def broken(self) -> set[int]:
         return {breach.promise for breach in self.judged().breaches}
@@ -109,6 +130,35 @@ def test_a_job_that_nobody_finished_is_told(world):
     world.row(1, state="pending")
     world.row(2, state="running")
     assert world.broken() == {3}
+    report = world.judged()
+    assert (report.lost, report.unsettled) == (0, 2)
+    assert dict(tables.of(report))["not settled by the end"] == "2"
+
+
+def test_a_job_whose_effect_is_there_and_nothing_else_is_lost_though_nobody_answered_its_commit(world):
+    world.sent(Part("plain", 1), first=1, answer="unknown")
+    world.did(1)
+    report = world.judged()
+    assert (report.lost, report.without_job) == (1, 1)
+    assert world.broken() == {2}
+
+
+def test_effects_and_done_jobs_are_compared_in_both_directions(world):
+    world.sent(Part("plain", 3), first=1)
+    world.row(1)
+    world.row(2, state="pending")
+    world.did(2)
+    world.did(3)
+    report = world.judged()
+    assert (report.without_job, report.without_effect) == (2, 1)
+    assert dict(tables.of(report))["effects without a done job / done jobs without one"] == "2 / 1"
+
+
+def test_what_a_job_is_says_its_producer(world):
+    world.sent(Part("poison", 1), first=1)
+    world.row(1, "plain")
+    world.did(1)
+    assert world.broken() == {1, 5}
 
 
 @pytest.mark.parametrize("answer", ["unknown", None])
@@ -183,15 +233,37 @@ def test_a_standby_that_is_waited_for_may_lose_nothing(world):
 
 def test_poison_has_to_fail_as_what_it_is(world):
     world.sent(Part("poison", 1), first=1)
-    world.row(1, "poison", "failed", "worker_died")
+    poisoned(world)
     report = world.judged()
     assert (report.failed_by_design, report.breaches) == (1, ())
+
+
+def poisoned(world: World, *, began: int = 3, charged: int = 3) -> None:
+    """A job that killed its process so often, and failed."""
+    for attempt in range(1, began + 1):
+        world.did(1, "began", at=5 * attempt, pid=100 + attempt, attempt=attempt)
+    world.row(1, "poison", "failed", "worker_died", attempt=began, charged=charged)
+
+
+@pytest.mark.parametrize(("began", "charged"), [(2, 2), (50, 50), (50, 3)])
+def test_poison_may_kill_as_often_as_its_attempts_say(world, began, charged):
+    world.sent(Part("poison", 1), first=1)
+    poisoned(world, began=began, charged=charged)
+    world.hit("poison", began=4, healed=300, repeats="victims", jobs=(1,))
+    assert world.broken() == {5}
+
+
+def test_poison_that_began_where_its_holder_lost_its_lease_was_not_charged_for_that(world):
+    world.sent(Part("poison", 1), first=1)
+    poisoned(world, began=4)
+    world.hit("blackhole", began=8, healed=11)
+    assert world.broken() == set()
 
 
 @pytest.mark.parametrize(("state", "reason"), [("done", None), ("failed", "exhausted"), ("running", None)])
 def test_poison_that_ends_otherwise_is_told(world, state, reason):
     world.sent(Part("poison", 1), first=1)
-    world.row(1, "poison", state, reason)
+    world.row(1, "poison", state, reason, charged=3)
     assert world.broken() == {5}
 
 
@@ -235,8 +307,11 @@ def test_a_zombie_that_was_refused_is_counted_and_no_breach(world):
     world.job(1, "completes", attempt=2)
     world.once.append(Once(1, 1, 2))
     world.did(1, "lost", attempt=1)
-    assert world.judged().zombies_refused == 1
-    assert world.broken() == set()
+    report = world.judged()
+    assert report.zombies_refused == 1
+    assert report.breaches == ()
+    lines = dict(tables.of(report))
+    assert (lines["zombie writes attempted"], lines["… refused"], lines["… that got through"]) == ("1", "1", "0")
 
 
 def test_a_zombie_that_was_refused_and_wrote_all_the_same_is_told(world):
@@ -273,6 +348,78 @@ def test_a_duplicate_that_no_fault_explains_is_told(world, task, promise):
     world.did(1, at=60)
     world.hit("kill", began=2, healed=3)
     assert world.broken() == {promise}
+
+
+@pytest.mark.parametrize("fault", ["gil", "block", "memory", "recursion", "snapshot", "latency", "deadlock"])
+def test_what_cannot_cause_a_repeat_explains_none(world, fault):
+    (found,) = (each for each in faults.ALL if each.name == fault)
+    world.twice(1, at=5, then=6)
+    world.hit(fault, began=4, healed=7, repeats=found.repeats, jobs=(1,))
+    assert world.broken() == {3}
+
+
+@pytest.mark.parametrize("task", ["holds_gil", "blocks"])
+def test_a_job_that_blocks_does_not_explain_its_own_second_run(world, task):
+    world.sent(Part(task, 1), first=1)
+    world.row(1, task)
+    for pid, at in ((10, 5), (11, 7)):
+        world.did(1, "began", at=at, pid=pid)
+    world.did(1, at=11, pid=11)
+    world.hit("gil" if task == "holds_gil" else "block", began=4, healed=12, repeats="nobody", jobs=(1,))
+    assert world.broken() == {7}
+    world.hit("kill", began=6, healed=6, repeats="victims", killed=(11,))
+    assert world.broken() == {7}, "somebody else died"
+    world.hit("kill", began=6, healed=6, repeats="victims", killed=(10,))
+    assert world.broken() == set()
+
+
+def test_a_fault_explains_what_its_victims_did_and_nobody_elses(world):
+    world.twice(1, at=5, then=9, pid=10)
+    world.hit("kill", began=5.5, healed=5.5, repeats="victims", killed=(10,))
+    assert world.judged().duplicates_by_fault == {"kill": 1}
+    assert world.broken() == set()
+    world.twice(2, at=5, then=9, pid=12)
+    assert world.broken() == {3}
+
+
+def test_what_the_frozen_do_when_they_go_on_is_explained(world):
+    world.twice(1, at=7, then=8, pid=11, by=10)
+    world.hit("stop", began=2, healed=7.5, repeats="victims", frozen=(10,))
+    assert world.broken() == set()
+
+
+def test_who_dies_takes_along_what_it_started(world):
+    world.did(1, "began", at=4, pid=12, parent=11)
+    world.did(9, "began", at=1, pid=11, parent=10)
+    world.job(9, pid=11)
+    world.twice(1, at=5, then=9, pid=12, by=13)
+    world.hit("supervisor", began=5.5, healed=5.5, repeats="victims", killed=(10,))
+    assert world.judged().duplicates_by_fault == {"supervisor": 1}
+
+
+def test_whoever_was_told_to_leave_may_have_given_back_what_it_did(world):
+    world.twice(1, at=5, then=9)
+    world.hit("term", began=4, healed=4, repeats="victims", harmed=(10,))
+    assert world.broken() == set()
+
+
+@pytest.mark.parametrize(("then", "broken"), [(6, {3}), (8, set())])
+def test_a_keeper_that_dies_explains_a_repeat_only_when_the_lease_may_be_over(world, then, broken):
+    world.twice(1, at=5, then=then)
+    world.hit("keeper", began=5.5, healed=5.5, repeats="starved", killed=(20,), harmed=(10,))
+    assert world.broken() == broken
+
+
+def test_a_job_that_ends_its_process_explains_what_that_did_and_when_it_ended(world):
+    world.job(7, "exits", at=30)
+    world.did(7, "began", at=20, pid=10)
+    world.hit("exit", began=1, healed=30, repeats="victims", jobs=(7,))
+    world.twice(1, at=19.9, then=24)
+    assert world.judged().duplicates_by_fault == {"exit": 1}
+    assert world.broken() == set()
+    world.twice(2, at=10, then=12)
+    world.twice(3, at=19.9, then=24, pid=11, by=12)
+    assert [breach.items for breach in world.judged().breaches] == [("token 2, a plain job", "token 3, a plain job")]
 
 
 # --- order
@@ -352,8 +499,13 @@ def test_most_are_to_be_taken_over_as_soon_as_promised(world):
 
 
 def test_a_few_that_are_taken_over_a_little_late_say_nothing_of_most(world):
-    died(world, 2.5, 2.5, 2.5, 2.5, promised=1)
+    died(world, 2.5, 2.5, promised=1)
     assert world.broken() == set()
+
+
+def test_three_are_enough_to_say_what_is_true_of_most(world):
+    died(world, 0.5, 2.5, 2.5, promised=1)
+    assert world.broken() == {6}
 
 
 def test_what_a_process_began_after_the_fault_was_not_taken_over_because_of_it(world):
@@ -374,24 +526,99 @@ def test_what_ended_before_its_process_died_was_not_taken_over(world):
 # --- slots
 
 
-def test_every_slot_that_fired_once_is_as_it_should_be(world):
-    for at in range(100, 105):
-        world.slots.append(Slot(at, "fired", 0, at))
-        world.effects.append(Effect("slot", at, at, 1, 10, SECOND))
-    report = world.judged()
-    assert (report.slots_due, report.slots_fired, report.slots_twice, report.breaches) == (5, 5, 0, ())
+@pytest.fixture
+def beating(world: World) -> World:
+    """A schedule that fired each second from the first to the last."""
+    world.clock = (100, 110)
+    for moment in range(101, 111):
+        world.slot(moment)
+    return world
 
 
-def test_a_slot_that_fired_twice_is_told(world):
-    world.slots += [Slot(100, "fired", 0, 1)]
-    world.effects += [Effect("slot", 100, job, 1, 10, SECOND) for job in (1, 2)]
-    assert world.broken() == {9}
-    assert world.judged().slots_twice == 1
+def without(world: World, *moments: int) -> None:
+    """Nothing is left of these slots."""
+    world.slots = [each for each in world.slots if each.slot not in moments]
+    world.rows = [each for each in world.rows if each.id not in moments]
+    world.effects = [each for each in world.effects if each.token not in moments]
 
 
-def test_a_slot_that_did_not_fire_is_told(world):
-    world.slots += [Slot(at, "fired", 0, at) for at in (100, 102)]
-    assert world.broken() == {9}
+def test_every_slot_that_fired_once_is_as_it_should_be(beating):
+    report = beating.judged()
+    assert (report.slots_due, report.slots_fired, report.slots_twice, report.breaches) == (10, 10, 0, ())
+
+
+def test_a_slot_that_fired_twice_is_told(beating):
+    beating.beat(105, 999)
+    assert beating.broken() == {9}
+    assert beating.judged().slots_twice == 1
+
+
+def test_a_slot_that_did_not_fire_is_told(beating):
+    without(beating, 105)
+    assert beating.broken() == {9}
+    assert (beating.judged().slots_due, beating.judged().slots_fired) == (10, 9)
+
+
+def test_a_schedule_that_never_fires_is_told(beating):
+    without(beating, *range(101, 111))
+    assert beating.broken() == {9}
+
+
+def test_a_schedule_that_begins_late_is_told(beating):
+    beating.clock = (90, 110)
+    assert [breach.items for breach in beating.judged().breaches] == [tuple(map(str, range(95, 101)))]
+
+
+def test_a_schedule_that_dies_is_told(beating):
+    without(beating, 109, 110)
+    (breach,) = beating.judged().breaches
+    assert (breach.promise, breach.items) == (9, ("109", "110"))
+
+
+def test_a_clock_that_went_back_leaves_slots_beyond_the_end(beating):
+    beating.clock = (100, 104)
+    assert (beating.judged().slots_due, beating.broken()) == (10, set())
+
+
+def test_without_a_look_at_the_clock_slots_are_due_from_the_first_that_fired_to_the_last(beating):
+    beating.clock = None
+    assert (beating.judged().slots_due, beating.broken()) == (10, set())
+
+
+@pytest.mark.parametrize(
+    ("state", "ran", "promise"), [("pending", False, 3), ("running", True, 3), ("failed", True, 5), ("done", False, 3)]
+)
+def test_a_slot_whose_job_was_not_done_is_told(beating, state, ran, promise):
+    without(beating, 105)
+    beating.slot(105, state=state, ran=ran)
+    assert beating.broken() == {promise}
+
+
+def test_a_slot_whose_job_is_gone_is_told(beating):
+    beating.rows = [row for row in beating.rows if row.id != 105]
+    assert beating.broken() == {2}
+
+
+def test_a_job_of_a_slot_that_ran_twice_is_told_unless_a_fault_explains_it(beating):
+    beating.beat(105, 105, at=2.5, pid=11)
+    assert beating.broken() == {3}
+    beating.hit("kill", began=2.1, healed=2.1, repeats="victims", killed=(10,))
+    assert beating.broken() == set()
+
+
+def test_a_slot_that_a_server_forgot_may_fire_twice(beating):
+    beating.beat(105, 999, at=5)
+    beating.hit("promote", began=5.5, healed=7, loses=True)
+    assert (beating.judged().slots_twice, beating.broken()) == (1, set())
+
+
+@pytest.mark.parametrize(("at", "known"), [(20, False), (5, True)])
+def test_a_server_that_forgets_does_not_excuse_what_it_did_not_forget(beating, at, known):
+    beating.beat(105, 999, at=at)
+    beating.hit("promote", began=5.5, healed=7, loses=True)
+    if known:
+        beating.rows.append(Row(999, "beat", "done", None, 1, 1, None))
+    assert beating.broken() == {9}
 
 
 # --- the run itself

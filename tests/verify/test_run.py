@@ -17,7 +17,7 @@ import pytest
 from kept.db.embedded import Embedded
 from kept.db.embedded.places import socket_folder
 from kept.errors import Refused
-from kept.verify import faults, ledger, leftovers, pooler
+from kept.verify import calm, faults, ledger, leftovers, pooler
 from kept.verify.books import Books
 from kept.verify.crew import MARK, command_of, running
 from kept.verify.faults.fault import Fault
@@ -33,6 +33,16 @@ def forgetful(self, what, token, job, attempt):
     if what != "effect" or token % 10:
         note(self, what, token, job, attempt)
 Ledger.note = forgetful
+from kept.cli import main
+main()
+"""
+
+# A worker that fires no schedule.
+DEAF = """
+from kept.schedules.runner import Fired, Firing
+async def fire(self, *args, **options):
+    return Fired()
+Firing.fire = fire
 from kept.cli import main
 main()
 """
@@ -86,6 +96,10 @@ def test_a_run_with_faults_breaks_no_promise_and_leaves_nothing(database, tmp_pa
     assert marked(tmp_path) == []
     assert list(tmp_path.iterdir()) == [kept]
     assert Books(ledger.told(kept)).counts()["committed"] == report.accepted
+    hits = {hit.fault: hit for hit in ledger.hits(kept)}
+    assert (hits["kill"].repeats, hits["exit"].repeats) == ("victims", "victims")
+    assert hits["kill"].killed
+    assert hits["exit"].jobs
 
 
 @pytest.mark.acceptance
@@ -103,6 +117,15 @@ def test_a_run_in_which_handlers_are_left_out_is_a_breach(database):
     report = run(Plan(database=database, seconds=2, jobs=300, workers=1, producers=1, faults=[], worker=worker))
     assert {breach.promise for breach in report.breaches} == {3}
     assert report.lost > 10
+
+
+@pytest.mark.acceptance
+def test_a_run_in_which_no_slot_fires_is_a_breach(database, monkeypatch):
+    monkeypatch.setattr(calm, "CALM", 3.0)
+    worker = ("-c", DEAF, *WORKER[2:])
+    report = run(Plan(database=database, seconds=6, jobs=50, workers=1, producers=1, faults=[], worker=worker))
+    assert {breach.promise for breach in report.breaches} == {9}
+    assert report.slots_fired == 0
 
 
 @pytest.mark.acceptance

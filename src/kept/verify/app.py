@@ -26,14 +26,12 @@ from kept.jobs.retry import Retry
 from kept.schedules.cron import every
 from kept.verify.crew import FOLDER, end_with_conductor
 from kept.verify.ledger import Ledger
-from kept.verify.model import What
+from kept.verify.model import POISON_ATTEMPTS, What
 
 SCHEDULE = "beat"
-POISON = "poison"
-ONCE = "completes"
 # Faults cost attempts, and are nobody's fault: only what is poison may run out of them.
 PATIENT = Retry(max_attempts=200, delay="100ms", max_delay="1s", jitter="50ms")
-BRIEF = Retry(max_attempts=3, delay="100ms", max_delay="200ms", jitter="0s")
+BRIEF = Retry(max_attempts=POISON_ATTEMPTS, delay="100ms", max_delay="200ms", jitter="0s")
 LIMIT = "60s"
 BEYOND = 0.7  # seconds past the lease
 ROOM = 64 << 20  # bytes that a process may still take when memory runs out

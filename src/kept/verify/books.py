@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
-from kept.verify.model import Effect, Intent, Line, Told
+from kept.verify.model import Effect, Intent, Line, Moment, Told
 
 RANK = {"refused": 0, "unknown": 1, "committed": 2}
 
@@ -74,6 +75,11 @@ class Books:
             if entry.sent.answer == "committed":
                 yield token, entry.sent.at
 
+    def answer(self, token: int) -> str | None:
+        """What the producer was told of it; None if nobody ever meant to send it."""
+        entry = self._entries.get(token)
+        return None if entry is None else entry.sent.answer
+
     def task(self, token: int) -> str:
         entry = self._entries.get(token)
         return "unknown" if entry is None else entry.task
@@ -98,25 +104,29 @@ class Deeds:
     """What handlers did, by token."""
 
     def __init__(self, effects: Iterable[Effect] = ()) -> None:
-        self.first: dict[int, int] = {}  # the moment of its first effect
-        self.again: dict[int, list[int]] = {}  # moments of later ones
+        self.first: dict[int, Moment] = {}  # its first effect
+        self.again: dict[int, list[Moment]] = {}  # later ones
         self.began: dict[int, int] = {}  # the moment it first began, of those that say so
         self.lost: set[tuple[int, int]] = set()  # token and attempt that were told LeaseLost
-        self.slots: dict[int, set[int]] = {}  # jobs by slot
-        self._starts: dict[int, list[tuple[int, int]]] = {}
+        self.slots: dict[int, dict[int, list[Moment]]] = {}  # by slot its jobs, and when each ran
+        self._starts: dict[int, list[Moment]] = {}
+        self._parents: dict[int, int] = {}  # by process, who started it
+        self._tokens: dict[int, int] = {}  # by job, of those that say when they begin
         self._open: dict[int, set[int]] = {}  # by process, what it began and did not end
         for effect in effects:
             self._add(effect)
 
     def _add(self, effect: Effect) -> None:
         token, at, pid = effect.token, effect.at, effect.pid
+        self._parents.setdefault(pid, effect.parent)
         match effect.what:
             case "effect":
-                self._effect(token, at)
+                self._effect(token, (at, pid))
                 self._open.get(pid, set()).discard(token)
             case "began":
                 self.began[token] = min(at, self.began.get(token, at))
                 self._starts.setdefault(token, []).append((at, pid))
+                self._tokens[effect.job] = token
                 self._open.setdefault(pid, set()).add(token)
             case "failed":
                 self._open.get(pid, set()).discard(token)
@@ -124,30 +134,47 @@ class Deeds:
                 self.lost.add((token, effect.attempt))
                 self._open.get(pid, set()).discard(token)
             case "slot":
-                self.slots.setdefault(token, set()).add(effect.job)
+                self.slots.setdefault(token, {}).setdefault(effect.job, []).append((at, pid))
 
-    def _effect(self, token: int, at: int) -> None:
+    def _effect(self, token: int, moment: Moment) -> None:
         first = self.first.get(token)
         if first is None:
-            self.first[token] = at
+            self.first[token] = moment
             return
-        self.first[token] = min(first, at)
-        self.again.setdefault(token, []).append(max(first, at))
+        self.first[token] = min(first, moment)
+        self.again.setdefault(token, []).append(max(first, moment))
 
     def tokens(self) -> Iterator[int]:
         """Every token that a handler was given."""
         yield from self.first
         yield from (token for token in self.began if token not in self.first)
 
-    def repeated(self) -> Iterator[tuple[int, int]]:
-        """For each effect beyond the first: its token, and the moment of the effect before it."""
+    def repeated(self) -> Iterator[tuple[int, Moment, Moment]]:
+        """For each effect beyond the first: its token, the effect before it, and itself."""
         for token, later in self.again.items():
             moments = sorted([self.first[token], *later])
-            yield from ((token, at) for at in moments[:-1])
+            yield from ((token, *pair) for pair in pairwise(moments))
 
-    def starts(self, token: int) -> list[tuple[int, int]]:
+    def restarted(self) -> Iterator[tuple[int, Moment, Moment]]:
+        """The same of beginnings, of those that say when they begin."""
+        for token, starts in self._starts.items():
+            yield from ((token, *pair) for pair in pairwise(sorted(starts)))
+
+    def starts(self, token: int) -> list[Moment]:
         """When a job was begun, and by which process."""
         return self._starts.get(token, [])
+
+    def begun(self, jobs: Iterable[int]) -> dict[int, list[Moment]]:
+        """:meth:`starts` of each of *jobs*, by their ids in the database."""
+        return {job: self.starts(self._tokens[job]) for job in jobs if job in self._tokens}
+
+    def family(self, pids: Iterable[int]) -> frozenset[int]:
+        """These processes and all that they started, as far as these did anything."""
+        found, more = frozenset[int](), frozenset(pids)
+        while more:
+            found |= more
+            more = frozenset(pid for pid, parent in self._parents.items() if parent in more) - found
+        return found
 
     def unfinished(self, pid: int, at: int) -> list[int]:
         """What process *pid* had begun before *at* and not ended when it was last heard of."""

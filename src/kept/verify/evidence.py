@@ -22,6 +22,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     jobs: int = 0  # that were to be enqueued
     asked: tuple[str, ...] = ()  # names of the faults that were to be injected
     left_out: dict[str, str] = {}
+    slots: tuple[int, int] | None = None  # seconds of the database's clock: workers at work, nothing breaks any more
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -41,6 +42,7 @@ class Findings:
     def __init__(self) -> None:
         self._items: dict[tuple[int, str], list[str]] = {}
         self.lost = self.phantom = self.gone = self.zombies = 0
+        self.unsettled = self.without_job = self.without_effect = 0
 
     def add(self, promise: int, sentence: str, item: str) -> None:
         self._items.setdefault((promise, sentence), []).append(item)

@@ -77,9 +77,8 @@ class Injector:
 
     def _inject(self, fault: Fault) -> Hit:
         scene = self._scene
-        scene.killed.clear()
-        scene.frozen.clear()
-        scene.gone.clear()
+        for each in (scene.killed, scene.frozen, scene.harmed, scene.jobs, scene.gone):
+            each.clear()
         scene.struck = None
         began = clock()
         victim = fault.inject(scene, self._chance)
@@ -91,6 +90,9 @@ class Injector:
             healed=clock(),
             killed=tuple(scene.killed),
             frozen=tuple(scene.frozen),
+            harmed=tuple(dict.fromkeys(scene.harmed)),
+            jobs=tuple(scene.jobs),
+            repeats=fault.repeats,
             loses=fault.loses,
             gone=tuple(scene.gone),
         )

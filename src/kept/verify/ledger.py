@@ -55,12 +55,12 @@ class Ledger:
     """What the handlers of this process did."""
 
     def __init__(self, folder: Path) -> None:
-        self._pid = os.getpid()
+        self._pid, self._parent = os.getpid(), os.getppid()
         self._journal = Journal(folder / f"{LEDGER}-{self._pid}-{clock()}")
 
     def note(self, what: What, token: int, job: int, attempt: int) -> None:
         """Write down that this happened now."""
-        self._journal.write((what, token, job, attempt, self._pid, clock()))
+        self._journal.write((what, token, job, attempt, self._pid, clock(), self._parent))
 
 
 def effects(folder: Path) -> Iterator[Effect]:

@@ -41,7 +41,11 @@ Line = Intent | Told
 
 # --- what handlers and the injector write down
 
+POISON_ATTEMPTS = 3  # of a job that kills its process every time
+
 What = Literal["began", "effect", "failed", "lost", "slot"]
+Moment = tuple[int, int]  # when, and in which process
+Repeats = Literal["nobody", "victims", "starved", "everyone"]
 
 
 class Effect(Struct, frozen=True, array_like=True, gc=False):
@@ -56,10 +60,14 @@ class Effect(Struct, frozen=True, array_like=True, gc=False):
     attempt: int
     pid: int
     at: int
+    parent: int = 0  # who started the process: whatever ends that ends it as well
 
 
 class Hit(Struct, frozen=True, kw_only=True):
-    """One fault that was injected, from *began* to *healed*, and the processes that it ended."""
+    """One fault that was injected, from *began* to *healed*, and the processes that it ended.
+
+    *repeats*: whose jobs may run a second time because of it; ``starved`` are victims whose lease has to run out first.
+    """
 
     fault: str
     group: str
@@ -68,6 +76,9 @@ class Hit(Struct, frozen=True, kw_only=True):
     healed: int
     killed: tuple[int, ...] = ()
     frozen: tuple[int, ...] = ()  # processes that were stopped, and went on
+    harmed: tuple[int, ...] = ()  # processes that were told to leave, or may lose their lease
+    jobs: tuple[int, ...] = ()  # that do the harm themselves
+    repeats: Repeats = "everyone"
     loses: bool = False  # commits that the server had confirmed may be gone
     gone: tuple[int, ...] = ()  # tokens of jobs that were on the server that was lost, and on no other
     promised: float | None = None  # seconds until the jobs of the killed begin elsewhere; only if nothing disturbed it
@@ -81,6 +92,7 @@ class Row(Struct, frozen=True, array_like=True, gc=False):
     state: str
     reason: str | None
     attempt: int
+    charged: int
     token: int | None
 
 
@@ -132,6 +144,9 @@ class Report(Struct, frozen=True, kw_only=True):
     done: int
     failed_by_design: int
     lost: int
+    unsettled: int
+    without_job: int  # effects whose job is not done
+    without_effect: int  # jobs that are done
     phantom: int
     lost_with_commits: int
     effects: int

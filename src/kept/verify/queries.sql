@@ -13,7 +13,14 @@ select count(*) from kept.job;
 select exists (select from kept.job where id = %(job)s);
 
 -- name: rows
-select id, task, state, reason, attempt, (payload ->> 'token')::bigint from kept.jobs;
+select id, task, state, reason, attempt, charged, (payload ->> 'token')::bigint from kept.jobs;
+
+-- name: moment
+-- By the clock that slots go by, whatever a fault made of it; and the last of them.
+select floor(extract(epoch from kept.now()))::bigint,
+       (select extract(epoch from max(o.slot))::bigint
+          from kept.occurrence o join kept.schedule s on s.id = o.schedule
+         where s.name = %(schedule)s and not o.by_hand);
 
 -- name: once
 select token, job, attempt from kept.verify_effect;

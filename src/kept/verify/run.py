@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,11 +14,12 @@ import msgspec
 import psycopg
 
 from kept.config import Settings
-from kept.errors import Misconfigured, NotFound
+from kept.errors import Misconfigured
 from kept.verify import faults, ledger, rules
 from kept.verify.app import SCHEDULE, app
 from kept.verify.books import Books, Deeds
-from kept.verify.crew import FOLDER, Command, Processes, Stuck, own_environment
+from kept.verify.calm import LOOK, at_work, calm, looked_after
+from kept.verify.crew import FOLDER, Command, Processes, own_environment
 from kept.verify.faults.fault import Fault
 from kept.verify.injector import Injector, Say
 from kept.verify.ledger import clock
@@ -33,8 +33,6 @@ from kept.verify.target import look
 WORKER = ("-c", "from kept.cli import main; main()", "worker", "kept.verify.app:app")
 PRODUCER = ("-m", "kept.verify.producer")
 CLIENT = 63  # the index of the conductor's own producer
-LOOK = 0.2  # seconds between looks
-CALM = 60.0  # seconds without any job settled, after the last fault: who has not run by then never will
 OVERTIME = 300.0  # seconds beyond those asked for, until every fault had its turn and every job was enqueued
 ROWS = 5000  # read at once
 
@@ -68,9 +66,9 @@ def run(plan: Plan, say: Say = lambda _: None) -> Report:
     say("preparing the database")
     with place(target.url, needs, plan.keep) as where:
         with _conducted(plan, where) as scene:
-            _storm(plan, scene, asked, say)
+            since = _storm(plan, scene, where, asked, say)
             say("waiting until everything is settled")
-            _calm(scene, where)
+            until = calm(scene, where)
         say("judging")
         terms = Terms(
             seed=plan.seed,
@@ -80,6 +78,7 @@ def run(plan: Plan, say: Say = lambda _: None) -> Report:
             asked=tuple(fault.name for fault in asked),
             jobs=plan.jobs,
             left_out=left_out,
+            slots=(since, until),
         )
         return judged(where, terms)
 
@@ -175,93 +174,26 @@ class Client:
         self._producer.close()
 
 
-# --- the storm and the calm
+# --- the storm
 
 
-def _storm(plan: Plan, scene: Scene, asked: Sequence[Fault], say: Say) -> None:
-    """Faults, until the time is over, every fault had its turn and every job is enqueued."""
+def _storm(plan: Plan, scene: Scene, where: Place, asked: Sequence[Fault], say: Say) -> int:
+    """Faults, until the time is over, every fault had its turn and every job is enqueued.
+
+    Returns from when on slots are due: nothing breaks before.
+    """
     injector = Injector(scene, asked, seed=plan.seed, seconds=plan.seconds)
     began = time.monotonic()
-    with _looked_after(scene) as problem:
+    with looked_after(scene) as problem:
+        since = at_work(where, problem)
         while True:
             problem()
             elapsed = time.monotonic() - began
             if elapsed > plan.seconds and scene.producers.done and injector.over:
-                return
+                return since
             if elapsed > plan.seconds + OVERTIME:
-                return  # the judgement will say what is missing
+                return since  # the judgement will say what is missing
             injector.next(lambda name: say(f"{time.monotonic() - began:.0f} s, fault {injector.count + 1}: {name}"))
-
-
-@contextmanager
-def _looked_after(scene: Scene) -> Iterator[Problem]:
-    """Meanwhile, who dies is replaced."""
-    over = threading.Event()
-    problem = Problem()
-
-    def look() -> None:
-        while not over.wait(LOOK):
-            try:
-                scene.workers.look_after()
-                scene.producers.look_after()
-            except Exception as error:  # noqa: BLE001  # told where it can be answered
-                problem.error = error
-                return
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield problem
-    finally:
-        over.set()
-        thread.join()
-
-
-@dataclass(slots=True)
-class Problem:
-    """What went wrong in the background, raised in the foreground."""
-
-    error: Exception | None = None
-
-    def __call__(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-
-def _calm(scene: Scene, where: Place) -> None:
-    """No more faults, no more slots: wait until nothing is live, or nothing moves any more."""
-    scene.producers.clear()  # whoever is not done by now hangs; the judgement will say so
-    with _looked_after(scene) as problem, where.connect() as conn:
-        _pause(conn, problem)
-        least, until = None, time.monotonic() + CALM
-        while (live := _live(conn, where)) and time.monotonic() < until:
-            problem()
-            if least is None or live < least:
-                least, until = live, time.monotonic() + CALM
-            time.sleep(LOOK)
-    scene.workers.stop()
-
-
-def _pause(conn: Conn, problem: Problem) -> None:
-    """Fire no more slots. After a short run, the schedule may not be declared yet: workers are about to."""
-    until = time.monotonic() + CALM
-    while True:
-        problem()
-        try:
-            with conn.transaction():
-                app.schedules.pause(SCHEDULE, tx=conn)
-        except NotFound:
-            if time.monotonic() > until:
-                raise Stuck(f"no worker declared its schedule within {CALM:g} s") from None
-            time.sleep(LOOK)
-        else:
-            return
-
-
-def _live(conn: Conn, where: Place) -> int:
-    row = conn.execute(where.sql["live"]).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 # --- the judgement

@@ -41,6 +41,8 @@ class Scene:
     struck: int | None = None  # when the first of them was killed or frozen
     killed: list[int] = field(default_factory=list)
     frozen: list[int] = field(default_factory=list)
+    harmed: list[int] = field(default_factory=list)  # told to leave, or left without their keeper
+    jobs: list[int] = field(default_factory=list)  # that do the harm themselves
     gone: list[int] = field(default_factory=list)  # tokens of jobs that only a server had that is no more
 
     def kill(self, *pids: int) -> None:
@@ -59,6 +61,7 @@ class Scene:
 
     def tell(self, pid: int, which: signal.Signals) -> None:
         """Send a signal that ends nobody by force."""
+        self.harmed.append(pid)
         _send(pid, which)
 
     def thaw(self, *pids: int) -> None:

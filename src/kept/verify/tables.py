@@ -22,6 +22,7 @@ def _jobs(report: Report) -> Iterator[Line]:
     yield "done, with those of the schedule", _number(report.done)
     yield "failed by design", _number(report.failed_by_design)
     yield "lost", _number(report.lost)
+    yield "not settled by the end", _number(report.unsettled)
     if report.lost_with_commits:
         yield "… lost with commits of the server's own", _number(report.lost_with_commits)
     yield "phantom", _number(report.phantom)
@@ -29,13 +30,15 @@ def _jobs(report: Report) -> Iterator[Line]:
 
 def _effects(report: Report) -> Iterator[Line]:
     yield "effects in the ledger", _number(report.effects)
+    yield "effects without a done job / done jobs without one", f"{report.without_job:,} / {report.without_effect:,}"
     yield "duplicates", _number(report.duplicates)
     yield "… per million effects", f"{report.duplicates_per_million:,.0f}"
     for fault, count in sorted(report.duplicates_by_fault.items(), key=lambda each: -each[1]):
         yield f"… by {fault}", _number(count)
     yield "effects committed with completion", _number(report.once)
-    yield "zombie writes refused", _number(report.zombies_refused)
-    yield "zombie writes that got through", _number(report.zombies_written)
+    yield "zombie writes attempted", _number(report.zombies_refused + report.zombies_written)
+    yield "… refused", _number(report.zombies_refused)
+    yield "… that got through", _number(report.zombies_written)
 
 
 def _recovery(report: Report) -> Iterator[Line]:

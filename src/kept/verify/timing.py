@@ -1,4 +1,4 @@
-"""What the moments say: what ran twice, out of order, too late, and which slots fired. Pure."""
+"""What the moments say: what ran twice, out of order, or too late. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from kept.verify.books import Deeds
-from kept.verify.evidence import Evidence, Findings, Terms
+from kept.verify.causes import NS, Cause, nearest
+from kept.verify.evidence import Evidence, Findings
 from kept.verify.model import Hit, Recovery
 
-NS = 1_000_000_000
 UNMOVED = ("holds_gil", "blocks")  # what they do to their process must not cost its lease
-BEFORE = 3 * NS  # an effect may come so long before the fault that kept it from being settled
+NOTHING = (0, 0)
 LATE, LATE_MOSTLY = 5.0, 1.0  # seconds for whoever takes over to get around to it, on a machine that is this busy
-ENOUGH = 5  # jobs taken over, to say what is true of most
+ENOUGH = 3  # jobs taken over, to say what is true of most
 TOO_LATE = "a dead worker's job was not taken over in time"
 
 
 # --- twice
 
 
-def duplicates(seen: Evidence, terms: Terms, found: Findings) -> Counter[str]:
+def duplicates(seen: Evidence, causes: Sequence[Cause], found: Findings) -> Counter[str]:
     """Effects beyond the first of their job, by the fault that explains them."""
     by_fault: Counter[str] = Counter()
-    for token, at in seen.deeds.repeated():
-        fault = _cause(at, seen.hits, terms)
+    for token, one, other in seen.deeds.repeated():
+        fault = nearest((cause for cause in causes if cause.explains(one, other)), one[0])
         by_fault[fault or "unexplained"] += 1
         if fault is None:
             task = seen.books.task(token)
@@ -33,11 +33,12 @@ def duplicates(seen: Evidence, terms: Terms, found: Findings) -> Counter[str]:
     return by_fault
 
 
-def _cause(at: int, hits: Sequence[Hit], terms: Terms) -> str | None:
-    """The fault that kept an effect at *at* from being settled: the nearest, if one is near enough."""
-    after = int((terms.lease + terms.scan) * NS)
-    near = [hit for hit in hits if hit.victim and hit.began - BEFORE <= at <= hit.healed + after]
-    return min(near, key=lambda hit: max(hit.began - at, at - hit.healed, 0)).fault if near else None
+def unmoved(seen: Evidence, causes: Sequence[Cause], found: Findings) -> None:
+    """What holds up its process is not begun elsewhere: that explains nothing, least of all its own repetition."""
+    for token, one, other in seen.deeds.restarted():
+        task = seen.books.task(token)
+        if task in UNMOVED and not any(cause.spans(one, other) for cause in causes):
+            found.add(7, "a job that holds up its process was begun again", f"token {token}, a {task} job")
 
 
 # --- order
@@ -51,7 +52,7 @@ def order(seen: Evidence, found: Findings) -> None:
             began = seen.deeds.began.get(token)
             if began is not None and began < done:
                 found.add(3, "jobs of one order key ran out of order", f"key {key}: token {token} before {last}")
-            effect = seen.deeds.first.get(token, 0)
+            effect, _ = seen.deeds.first.get(token, NOTHING)
             if effect > done:
                 done, last = effect, token
 
@@ -99,30 +100,3 @@ def _taken_over(hit: Hit, deeds: Deeds) -> Iterator[tuple[int, float]]:
             again = [at for at, who in deeds.starts(token) if at > hit.began and who not in hit.killed]
             if again:
                 yield token, (min(again) - hit.began) / NS
-
-
-# --- slots
-
-
-def slots(seen: Evidence, found: Findings) -> tuple[int, int, int]:
-    """How many slots were due, how many fired, how many twice."""
-    fired: dict[int, set[int]] = {}
-    for slot in seen.slots:
-        if slot.job is not None:
-            fired.setdefault(slot.slot, set()).add(slot.job)
-    recorded = set().union(*fired.values()) if fired else set()
-    for moment, jobs in seen.deeds.slots.items():
-        fired.setdefault(moment, set()).update(jobs)
-    if not fired:
-        return 0, 0, 0
-    due = max(fired) - min(fired) + 1
-    twice = [moment for moment, jobs in fired.items() if len(jobs) > 1]
-    if not any(hit.loses for hit in seen.hits):  # a server that forgets a slot has it fired again
-        for moment in twice:
-            found.add(9, "a slot fired twice", f"{moment}: jobs {', '.join(map(str, sorted(fired[moment])))}")
-        for moment in sorted(set(range(min(fired), max(fired))) - fired.keys()):
-            found.add(9, "a slot did not fire", str(moment))
-        for jobs in seen.deeds.slots.values():
-            for job in jobs - recorded:
-                found.add(9, "a job of the schedule ran that no slot became", f"job {job}")
-    return due, len(fired), len(twice)

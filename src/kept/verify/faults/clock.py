@@ -16,6 +16,7 @@ from psycopg.sql import SQL, Identifier, Literal
 from kept.verify import clocks
 from kept.verify.crew import Member
 from kept.verify.faults.fault import Fault, Group
+from kept.verify.model import Repeats
 from kept.verify.scene import Scene
 
 FAR = 600  # seconds
@@ -32,6 +33,7 @@ class WorkerClock(Fault):
 
     name: ClassVar[str] = "worker-clock"
     group: ClassVar[Group] = "clock"
+    repeats: ClassVar[Repeats] = "victims"  # not by the clock: they are told to leave, before and after
 
     def missing(self) -> str | None:
         return clocks.missing()

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from random import Random
 from typing import ClassVar, Literal
 
+from kept.verify.model import Repeats
 from kept.verify.scene import Scene
 
 Group = Literal["worker", "handler", "server", "network", "clock"]
@@ -24,6 +25,7 @@ class Fault(ABC):
     needs: ClassVar[frozenset[Need]] = frozenset()
     by_name_only: ClassVar[bool] = False  # not part of a run that names no faults
     loses: ClassVar[bool] = False  # the server may lose commits that it has confirmed
+    repeats: ClassVar[Repeats] = "everyone"  # whose jobs may run a second time because of it
 
     def missing(self) -> str | None:
         """Why this cannot be done on this machine, if it cannot: a sentence for the report."""

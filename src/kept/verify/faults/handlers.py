@@ -6,6 +6,7 @@ from random import Random
 from typing import ClassVar
 
 from kept.verify.faults.fault import Fault, Group
+from kept.verify.model import Repeats
 from kept.verify.scene import Scene
 
 PATIENCE = 30.0  # seconds for such a job to be settled; one that takes longer is judged at the end like any other
@@ -13,10 +14,12 @@ PATIENCE = 30.0  # seconds for such a job to be settled; one that takes longer i
 
 class _InHandler(Fault):
     group: ClassVar[Group] = "handler"
+    repeats: ClassVar[Repeats] = "nobody"  # its process lives, and keeps its lease
     task: ClassVar[str]
 
     def inject(self, scene: Scene, chance: Random) -> str:  # noqa: ARG002  # nothing is left to chance
         job = scene.client.enqueue(self.task)
+        scene.jobs.append(job)
         scene.client.settled(job, PATIENCE)
         return f"job {job}"
 
@@ -25,6 +28,7 @@ class Exit(_InHandler):
     """``os._exit`` in the middle of the first attempt: the job is a suspect, and done in the end."""
 
     name: ClassVar[str] = "exit"
+    repeats: ClassVar[Repeats] = "victims"
     task: ClassVar[str] = "exits"
 
 
@@ -32,6 +36,7 @@ class Poison(_InHandler):
     """A job that kills its process every time: it fails, and nobody beside it does."""
 
     name: ClassVar[str] = "poison"
+    repeats: ClassVar[Repeats] = "victims"
     task: ClassVar[str] = "poison"
 
 

@@ -18,6 +18,7 @@ from kept.verify.conditions import (
     Trickle,
 )
 from kept.verify.faults.fault import Fault, Group, Need
+from kept.verify.model import Repeats
 from kept.verify.proxy import Proxy
 from kept.verify.scene import Scene
 
@@ -57,6 +58,7 @@ class Latency(_OnNetwork):
     """Every packet is late."""
 
     name: ClassVar[str] = "latency"
+    repeats: ClassVar[Repeats] = "nobody"  # for less than a lease, and renewals get through
 
     def condition(self, chance: Random) -> Condition:
         return Slow(chance.uniform(*LATENCY))

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from random import Random
 from typing import ClassVar
 
-from kept.verify.crew import Role
+from kept.verify.crew import Role, parent_of
 from kept.verify.faults.fault import Fault, Group
+from kept.verify.model import Repeats
 from kept.verify.scene import Scene
 
 THAWED = 1.5  # seconds past lease and scan before the frozen go on: others have their jobs by then
@@ -20,6 +21,7 @@ HURRY = 0.2  # seconds between two signals
 
 class _OnWorkers(Fault):
     group: ClassVar[Group] = "worker"
+    repeats: ClassVar[Repeats] = "victims"
 
 
 class Kill(_OnWorkers):
@@ -44,6 +46,15 @@ class KillKeeper(Kill):
 
     name: ClassVar[str] = "keeper"
     role: ClassVar[Role] = "keeper"
+    repeats: ClassVar[Repeats] = "starved"  # if the other takes longer to start than the lease lasts
+
+    def inject(self, scene: Scene, chance: Random) -> str:
+        pid = victim(scene, self.role, chance)
+        if pid is None:
+            return ""
+        scene.harmed.append(parent_of(pid))
+        scene.kill(pid)
+        return f"{self.role} {pid}"
 
 
 class KillSupervisor(Kill):

@@ -15,6 +15,7 @@ from kept.db.embedded.cluster import Shutdown
 from kept.db.queries import Queries, load
 from kept.verify import disk
 from kept.verify.faults.fault import Fault, Group, Need
+from kept.verify.model import Repeats
 from kept.verify.scene import Scene
 from kept.verify.server import Server
 
@@ -109,6 +110,7 @@ class Snapshot(_OnServer):
     """Somebody holds a snapshot open: dead rows stay, and nobody may mind."""
 
     name: ClassVar[str] = "snapshot"
+    repeats: ClassVar[Repeats] = "nobody"
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     def inject(self, scene: Scene, chance: Random) -> str:
@@ -127,6 +129,7 @@ class Deadlock(_OnServer):
     """
 
     name: ClassVar[str] = "deadlock"
+    repeats: ClassVar[Repeats] = "nobody"  # what was given up is written again
 
     def inject(self, scene: Scene, chance: Random) -> str:
         sql = load("kept.verify", scene.schema)

@@ -1,0 +1,80 @@
+"""Which faults can have had a job run a second time: when each struck, and whom. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from kept.verify.books import Deeds
+from kept.verify.evidence import Terms
+from kept.verify.model import Hit, Moment
+
+NS = 1_000_000_000
+BEFORE = 3 * NS  # an effect may come so long before the fault that kept it from being settled
+RENEWED = 1.0  # seconds since which a lease may not have been renewed, though all is well
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """One fault, and those whose work may be repeated because of it."""
+
+    fault: str
+    began: int
+    healed: int
+    until: int  # work that is begun elsewhere later is not because of it
+    pids: frozenset[int] | None = None  # None: whoever works there
+    shows: int = 0  # not before this moment: a lease has to run out first
+    job: int | None = None  # that killed its process, if that is what happened
+
+    def concerns(self, one: Moment) -> bool:
+        """Whether what this process did at this moment may be lost to its job."""
+        at, pid = one
+        return self.began - BEFORE <= at <= self.until and (self.pids is None or pid in self.pids)
+
+    def explains(self, one: Moment, other: Moment) -> bool:
+        """Whether an effect may have come after another because of it.
+
+        Either of them was made by somebody whom it struck: who died did not settle his, who was frozen makes it late.
+        """
+        struck = self.pids is None or one[1] in self.pids or other[1] in self.pids
+        return struck and self.began - BEFORE <= one[0] <= self.until and self.shows <= other[0]
+
+    def spans(self, one: Moment, other: Moment) -> bool:
+        """Whether a job that was begun may have been begun once more because of it."""
+        struck = self.pids is None or one[1] in self.pids
+        return struck and one[0] <= self.until and self.began <= other[0] and self.shows <= other[0]
+
+    def distance(self, at: int) -> int:
+        """How far away it was."""
+        return max(self.began - at, at - self.healed, 0)
+
+
+def causes(hits: Iterable[Hit], deeds: Deeds, terms: Terms) -> list[Cause]:
+    """What can explain that something ran twice."""
+    able = [hit for hit in hits if hit.victim and hit.repeats != "nobody"]
+    return [cause for hit in able for cause in (_deaths if hit.jobs else _strike)(hit, deeds, terms)]
+
+
+def _deaths(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
+    """Jobs that end their process: each time that one of them begins is a death of its own."""
+    for job, starts in deeds.begun(hit.jobs).items():
+        for at, pid in starts:
+            until = at + int((terms.lease + terms.scan) * NS)
+            yield Cause(fault=hit.fault, began=at, healed=at, until=until, pids=deeds.family([pid]), job=job)
+
+
+def _strike(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
+    yield Cause(
+        fault=hit.fault,
+        began=hit.began,
+        healed=hit.healed,
+        until=hit.healed + int((terms.lease + terms.scan) * NS),
+        pids=None if hit.repeats == "everyone" else deeds.family((*hit.killed, *hit.frozen, *hit.harmed)),
+        shows=hit.began + int((terms.lease - RENEWED) * NS) if hit.repeats == "starved" else 0,
+    )
+
+
+def nearest(found: Iterable[Cause], at: int) -> str | None:
+    """The name of the cause that was nearest to *at*, if there is one."""
+    by_distance = min(found, key=lambda cause: cause.distance(at), default=None)
+    return None if by_distance is None else by_distance.fault
