@@ -22,9 +22,9 @@ def _jobs(report: Report) -> Iterator[Line]:
     yield "done, with those of the schedule", _number(report.done)
     yield "failed by design", _number(report.failed_by_design)
     yield "lost", _number(report.lost)
-    yield "not settled by the end", _number(report.unsettled)
     if report.lost_with_commits:
         yield "… lost with commits of the server's own", _number(report.lost_with_commits)
+    yield "not settled by the end", _number(report.unsettled)
     yield "phantom", _number(report.phantom)
 
 
