@@ -121,7 +121,9 @@ class Stage:
         hit = not place.exists()
         place.unlink(missing_ok=True)
         victim = f"{point.name}: {way}" if hit else ""
-        self.faults.write(Hit(fault="point", group="worker", victim=victim, began=began, healed=clock()))
+        self.faults.write(
+            Hit(fault="point", group="worker", victim=victim, began=began, healed=clock(), repeats="everyone")
+        )
         return hit
 
     # --- what makes somebody come by
@@ -209,7 +211,16 @@ class Stage:
             within(lambda: conn.execute(self.where.sql["live"]).fetchone() == (0,), CALM)
         self.workers.stop()
         if self._poisoned:
-            self.faults.write(Hit(fault="poison", group="handler", victim="a worker", began=began, healed=clock()))
+            self.faults.write(
+                Hit(
+                    fault="poison",
+                    group="handler",
+                    victim="a worker",
+                    began=began,
+                    healed=clock(),
+                    repeats="everyone",
+                )
+            )
 
     def judge(self, seed: int) -> Report:
         return judged(self.where, Terms(seed=seed, lease=LEASE, scan=SCAN, seconds=0.0))

@@ -44,7 +44,7 @@ def test_what_producers_were_told_is_read_again(tmp_path):
 
 def test_faults_are_read_again(tmp_path):
     assert ledger.hits(tmp_path) == []
-    hit = Hit(fault="kill", group="worker", victim="worker 7", began=1, healed=2, killed=(7, 8))
+    hit = Hit(fault="kill", group="worker", victim="worker 7", began=1, healed=2, killed=(7, 8), repeats="victims")
     journal = Journal(tmp_path / ledger.FAULTS)
     journal.write(hit)
     journal.close()

@@ -12,6 +12,7 @@ from kept.verify.model import Hit, Moment
 
 NS = 1_000_000_000
 BEFORE = 3 * NS  # an effect may come so long before the fault that kept it from being settled
+BEYOND = 1.0  # seconds that a handler may go on for, longer than a lease lasts
 RENEWED = 1.0  # seconds since which a lease may not have been renewed, though all is well
 
 
@@ -51,8 +52,13 @@ class Cause(Struct, frozen=True, kw_only=True):
 
 def causes(hits: Iterable[Hit], deeds: Deeds, terms: Terms) -> list[Cause]:
     """What can explain that something ran twice."""
-    able = [hit for hit in hits if hit.victim and hit.repeats != "nobody"]
+    able = [hit for hit in hits if _struck(hit) and hit.repeats != "nobody"]
     return [cause for hit in able for cause in (_deaths if hit.jobs else _strike)(hit, deeds, terms)]
+
+
+def _struck(hit: Hit) -> bool:
+    """Whether it did anything; what could not be seen through to its end may have."""
+    return bool(hit.victim or hit.killed or hit.frozen or hit.harmed)
 
 
 def _deaths(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
@@ -64,13 +70,16 @@ def _deaths(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
 
 
 def _strike(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
+    starved = hit.repeats == "starved"
+    gone = terms.lease + terms.scan
     yield Cause(
         fault=hit.fault,
         began=hit.began,
         healed=hit.healed,
-        until=hit.healed + int((terms.lease + terms.scan) * NS),
+        # Who lives on without a lease ends what he has begun, and that may take longer than a lease.
+        until=hit.healed + int((gone + terms.lease + BEYOND if starved else gone) * NS),
         pids=None if hit.repeats == "everyone" else deeds.family((*hit.killed, *hit.frozen, *hit.harmed)),
-        shows=hit.began + int((terms.lease - RENEWED) * NS) if hit.repeats == "starved" else 0,
+        shows=hit.began + int((terms.lease - RENEWED) * NS) if starved else 0,
     )
 
 

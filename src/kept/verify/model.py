@@ -78,10 +78,13 @@ class Hit(Struct, frozen=True, kw_only=True):
     frozen: tuple[int, ...] = ()  # processes that were stopped, and went on
     harmed: tuple[int, ...] = ()  # processes that were told to leave, or may lose their lease
     jobs: tuple[int, ...] = ()  # that do the harm themselves
-    repeats: Repeats = "everyone"
+    repeats: Repeats
     loses: bool = False  # commits that the server had confirmed may be gone
     gone: tuple[int, ...] = ()  # tokens of jobs that were on the server that was lost, and on no other
     promised: float | None = None  # seconds until the jobs of the killed begin elsewhere; only if nothing disturbed it
+
+
+UNSETTLED = ("pending", "running")
 
 
 class Row(Struct, frozen=True, array_like=True, gc=False):

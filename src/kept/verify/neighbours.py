@@ -12,8 +12,8 @@ End = tuple[str, int]  # an address of IPv4 and a port
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 MAPPED = b"\0" * 10 + b"\xff\xff"  # before an address of IPv4, in a socket of IPv6
+STATE, UID, INODE = 0, 4, 6  # columns behind both ends
 ESTABLISHED, NOBODYS = "01", "0"
-LOCAL, REMOTE, STATE, UID, INODE = 1, 2, 3, 7, 9  # columns
 TRIES = 3  # while others come and go, a line may be missed
 
 
@@ -21,7 +21,7 @@ def user_at(other: End, ours: End) -> int | None:
     """The uid of whoever holds the end *other* of a connection to our end; None if the kernel knows nobody."""
     for _ in range(TRIES):
         for path in TABLES:
-            with suppress(FileNotFoundError):  # a kernel without IPv6
+            with suppress(OSError):  # a kernel without IPv6
                 if (found := user_in(path.read_text(encoding="ascii"), other, ours)) is not None:
                     return found
     return None
@@ -32,12 +32,11 @@ def user_in(table: str, other: End, ours: End) -> int | None:
 
     Once that has closed it, the kernel forgets whose it was and says that it is root's.
     """
-    wanted = [tuple(each) for each in zip(_spelled(other), _spelled(ours), strict=True)]
-    for line in table.splitlines():
-        words = line.split()
-        if len(words) > INODE and (words[LOCAL], words[REMOTE]) in wanted:
-            held = words[STATE] == ESTABLISHED and words[INODE] != NOBODYS
-            return int(words[UID]) if held else None
+    for ends in zip(_spelled(other), _spelled(ours), strict=True):
+        _, found, rest = table.partition(f" {' '.join(ends)} ")  # there may be thousands of others
+        words = rest.split(maxsplit=INODE + 1)
+        if found and len(words) > INODE:
+            return int(words[UID]) if words[STATE] == ESTABLISHED and words[INODE] != NOBODYS else None
     return None
 
 

@@ -17,8 +17,8 @@ from psycopg.conninfo import conninfo_to_dict
 from kept.db.embedded.account import Account, choose
 from kept.db.embedded.places import make_private, socket_folder
 from kept.verify.crew import command_of, running
+from kept.verify.database import url_on
 from kept.verify.server import LOOK, PATIENCE, Down
-from kept.verify.target import url_on
 
 FILE, LOG, PORT = "pgbouncer.ini", "pgbouncer.out", 5432
 SETTINGS = """

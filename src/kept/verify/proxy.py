@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from kept.verify.conditions import Calm, Condition, is_whole
+from kept.verify.database import HERE, address_of, is_socket, url_at
 from kept.verify.neighbours import user_at
-from kept.verify.target import HERE, address_of, is_socket, url_at
 
 CHUNK = 1 << 18  # bytes read at once
 AT_ONCE = struct.pack("ii", 1, 0)  # for SO_LINGER: close means reset
@@ -128,13 +128,13 @@ class Proxy:
         self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.close()
 
-    def _knows(self, client: asyncio.StreamWriter) -> bool:
-        """Whether *client* is a process of somebody who may get through."""
+    async def _knows(self, client: asyncio.StreamWriter) -> bool:
+        """Whether *client* is a process of somebody who may get through. Others are served while we look."""
         other, ours = client.get_extra_info("peername"), client.get_extra_info("sockname")
-        return other is not None and user_at(other, ours) in self._users
+        return other is not None and await asyncio.to_thread(user_at, other, ours) in self._users
 
     async def _serve(self, heard: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        if not self._knows(client):
+        if not await self._knows(client):
             _reset(client)
             return
         to = self._database

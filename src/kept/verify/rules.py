@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from kept.verify import timing
 from kept.verify.causes import Cause, causes
 from kept.verify.evidence import Evidence, Findings, Terms
-from kept.verify.model import POISON_ATTEMPTS, Once, Report, Row
+from kept.verify.model import POISON_ATTEMPTS, UNSETTLED, Once, Report, Row
 from kept.verify.slots import slots
 
 __all__ = ["Evidence", "Terms", "judge"]
 
 POISON, ONCE = "poison", "completes"
 PROMISED = {POISON: ("failed", "worker_died")}  # how such a job has to end, if not as done
-UNSETTLED = ("pending", "running")
 
 
 def judge(seen: Evidence, terms: Terms) -> Report:
@@ -87,7 +86,7 @@ def _jobs(seen: Evidence, blamed: Sequence[Cause], found: Findings) -> _States:
         states.by_state[row.state] += 1
         if row.token is None:
             states.unsent[row.id] = row.state
-            if row.state not in ("done", "pending", "running"):
+            if row.state not in ("done", *UNSETTLED):
                 found.add(5, "a job of the schedule ended otherwise than done", _job(row))
             continue
         if known.get(row.token) == row.id:

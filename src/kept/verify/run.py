@@ -20,6 +20,7 @@ from kept.verify.app import SCHEDULE, app
 from kept.verify.books import Books, Deeds
 from kept.verify.calm import LOOK, at_work, calm, looked_after
 from kept.verify.crew import FOLDER, Command, Processes, own_environment
+from kept.verify.database import look
 from kept.verify.faults.fault import Fault
 from kept.verify.injector import Injector, Say
 from kept.verify.ledger import clock
@@ -28,7 +29,6 @@ from kept.verify.place import Conn, Place, place, uninterrupted
 from kept.verify.producer import ORDERS, Orders, Producer, open_producer
 from kept.verify.rules import Evidence, Terms
 from kept.verify.scene import Scene
-from kept.verify.target import look
 
 WORKER = ("-c", "from kept.cli import main; main()", "worker", "kept.verify.app:app")
 PRODUCER = ("-m", "kept.verify.producer")
@@ -59,12 +59,12 @@ def run(plan: Plan, say: Say = lambda _: None) -> Report:
     """Verify, and say what was found. Leaves no process, folder or schema behind."""
     if not sys.platform.startswith("linux"):
         raise Misconfigured("kept verify needs Linux: it finds processes in /proc")
-    target = look(plan.database)
-    asked, left_out = faults.possible(plan.faults, target)
+    database = look(plan.database)
+    asked, left_out = faults.possible(plan.faults, database)
     needs = frozenset(need for fault in asked for need in fault.needs)
     began = time.monotonic()
     say("preparing the database")
-    with place(target.url, needs, plan.keep) as where:
+    with place(database.url, needs, plan.keep) as where:
         with _conducted(plan, where) as scene:
             since = _storm(plan, scene, where, asked, say)
             say("waiting until everything is settled")

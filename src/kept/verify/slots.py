@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kept.verify.causes import BEFORE, Cause
 from kept.verify.evidence import Evidence, Findings, Terms
-from kept.verify.model import Hit, Moment
+from kept.verify.model import UNSETTLED, Hit, Moment
 
 FIRST = 5  # seconds after workers are at work within which the schedule fires, on a machine that is this busy
 
@@ -82,7 +82,7 @@ def _done(recorded: Mapping[int, int], states: Mapping[int, str], seen: Evidence
         if state is None:
             found.lost += 1
             found.add(2, "a job of the schedule is gone", what)
-        elif state in ("pending", "running"):
+        elif state in UNSETTLED:
             found.unsettled += 1
             found.add(3, "a job was not settled by the end", f"{what} is {state}")
         elif state == "done" and not ran:

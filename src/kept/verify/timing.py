@@ -12,7 +12,7 @@ from kept.verify.model import Hit, Recovery
 
 UNMOVED = ("holds_gil", "blocks")  # what they do to their process must not cost its lease
 NOTHING = (0, 0)
-LATE, LATE_MOSTLY = 5.0, 1.0  # seconds for whoever takes over to get around to it, on a machine that is this busy
+LATE, LATE_MOSTLY = 5.0, 2.0  # seconds for whoever takes over to get around to it, on a machine that is this busy
 ENOUGH = 3  # jobs taken over, to say what is true of most
 TOO_LATE = "a dead worker's job was not taken over in time"
 
@@ -89,8 +89,8 @@ def _by_fault(hits: Iterable[Hit], deeds: Deeds) -> dict[str, Recovery]:
 
 
 def _spread(took: Sequence[float]) -> Recovery:
-    p50, p99 = (took[min(len(took) - 1, int(len(took) * share))] for share in (0.5, 0.99))
-    return Recovery(jobs=len(took), p50=p50, p99=p99, most=took[-1])
+    last = len(took) - 1
+    return Recovery(jobs=len(took), p50=took[last // 2], p99=took[min(last, int(len(took) * 0.99))], most=took[-1])
 
 
 def _taken_over(hit: Hit, deeds: Deeds) -> Iterator[tuple[int, float]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kept.errors import Refused
+from kept.verify.database import Database
 from kept.verify.faults import clock, failover, handlers, network, processes, server
 from kept.verify.faults.fault import Fault
-from kept.verify.target import Target
 
 __all__ = ["ALL", "Fault", "chosen", "known", "possible"]
 
@@ -36,15 +36,15 @@ def chosen(names: Iterable[str] | None) -> Sequence[Fault]:
     return list(found.values())
 
 
-def possible(names: Sequence[str] | None, target: Target) -> tuple[list[Fault], dict[str, str]]:
-    """The faults of these names that can be injected here on *target*, and why the others cannot."""
+def possible(names: Sequence[str] | None, database: Database) -> tuple[list[Fault], dict[str, str]]:
+    """The faults of these names that can be injected here on *database*, and why the others cannot."""
     asked: list[Fault] = []
     left_out: dict[str, str] = {}
     for fault in chosen(names):
         why = fault.missing()
-        if why is None and "own_server" in fault.needs and target.url is not None:
+        if why is None and "own_server" in fault.needs and database.url is not None:
             why = "needs a server of its own"
-        if why is None and "clear" in fault.needs and target.encrypted:
+        if why is None and "clear" in fault.needs and database.encrypted:
             if names is not None and fault.name in names:
                 raise Refused(f"faults: {fault.name} {CLEAR}, and this one is", field="faults")
             why = CLEAR

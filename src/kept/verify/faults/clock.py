@@ -78,6 +78,7 @@ class ServerClock(Fault):
 
     name: ClassVar[str] = "server-clock"
     group: ClassVar[Group] = "clock"
+    repeats: ClassVar[Repeats] = "everyone"
 
     def inject(self, scene: Scene, chance: Random) -> str:
         seconds = FAR if chance.random() < 0.5 else -int(scene.lease * chance.uniform(1, 3))

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from kept.verify.faults.fault import Fault, Group, Need
 from kept.verify.faults.network import proxy
+from kept.verify.model import Repeats
 from kept.verify.proxy import Proxy
 from kept.verify.replica import Pair, only_on
 from kept.verify.scene import Scene
@@ -26,6 +27,7 @@ class Promote(Fault):
 
     name: ClassVar[str] = "promote"
     group: ClassVar[Group] = "server"
+    repeats: ClassVar[Repeats] = "everyone"
     needs: ClassVar[frozenset[Need]] = frozenset({"own_server", "proxy", "replica"})
     by_name_only: ClassVar[bool] = True
     loses: ClassVar[bool] = True

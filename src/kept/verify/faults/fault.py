@@ -25,7 +25,7 @@ class Fault(ABC):
     needs: ClassVar[frozenset[Need]] = frozenset()
     by_name_only: ClassVar[bool] = False  # not part of a run that names no faults
     loses: ClassVar[bool] = False  # the server may lose commits that it has confirmed
-    repeats: ClassVar[Repeats] = "everyone"  # whose jobs may run a second time because of it
+    repeats: ClassVar[Repeats]  # whose jobs may run a second time because of it: for each fault to say
 
     def missing(self) -> str | None:
         """Why this cannot be done on this machine, if it cannot: a sentence for the report."""

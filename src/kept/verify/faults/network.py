@@ -36,6 +36,7 @@ def proxy(scene: Scene) -> Proxy:
 
 class _OnNetwork(Fault):
     group: ClassVar[Group] = "network"
+    repeats: ClassVar[Repeats] = "everyone"
     needs: ClassVar[frozenset[Need]] = frozenset({"proxy"})
 
     def inject(self, scene: Scene, chance: Random) -> str:

@@ -52,7 +52,8 @@ class KillKeeper(Kill):
         pid = victim(scene, self.role, chance)
         if pid is None:
             return ""
-        scene.harmed.append(parent_of(pid))
+        if (worker := parent_of(pid)) in scene.workers.pids("worker"):  # else it has just died itself
+            scene.harmed.append(worker)
         scene.kill(pid)
         return f"{self.role} {pid}"
 

@@ -20,22 +20,22 @@ ONLY_TCP = ("channel_binding", "gssencmode", "requirepeer")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Database:
     """A database, or none: then it will be one of our own."""
 
     url: str | None = None
     encrypted: bool = False  # what is said to it cannot be read on the way
 
 
-def look(database: str | None) -> Target:
+def look(database: str | None) -> Database:
     """What *database* is once somebody has connected: of several hosts, the one that is the primary."""
     if database is None or is_embedded(database):
-        return Target(database)
+        return Database(database)
     conninfo(database)  # one that cannot be read is told as everywhere
     wanted = {"target_session_attrs": "primary"} | _given(database)
     with connect_sync(make_conninfo(**wanted), name=NAME) as conn:
         row = conn.execute(BY_GSSAPI).fetchone()
-        return Target(_pinned(database, conn.info), conn.pgconn.ssl_in_use or bool(row and row[0]))
+        return Database(_pinned(database, conn.info), conn.pgconn.ssl_in_use or bool(row and row[0]))
 
 
 def _pinned(database: str, found: psycopg.ConnectionInfo) -> str:

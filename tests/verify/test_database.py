@@ -16,9 +16,9 @@ from endpoint import certificate
 from kept.db.embedded import Embedded
 from kept.errors import Misconfigured, Refused, Unavailable
 from kept.verify import faults
+from kept.verify.database import Database, look, url_at, url_on
 from kept.verify.proxy import proxy_before
 from kept.verify.run import Plan, run
-from kept.verify.target import Target, look, url_at, url_on
 from servers import free_port
 from tls import tls_before
 
@@ -41,9 +41,9 @@ def asks(url: str) -> tuple[object, bool]:
 
 
 def test_a_certificate_for_the_server_s_name_is_good_through_the_proxy(secured: str) -> None:
-    target = look(secured)
-    assert target.encrypted
-    with proxy_before(str(target.url)) as proxy:
+    found = look(secured)
+    assert found.encrypted
+    with proxy_before(str(found.url)) as proxy:
         assert asks(proxy.url) == (conninfo_to_dict(secured)["dbname"], True)
 
 
@@ -63,9 +63,9 @@ def test_a_server_with_tls_of_its_own_is_verified_through_the_proxy(tmp_path: Pa
         _turn_on_tls(server, tmp_path)
         ca = tmp_path / "cert.pem"
         url = f"postgresql://postgres@localhost/postgres?hostaddr={address}&sslmode=verify-full&sslrootcert={ca}"
-        target = look(url)
-        assert target.encrypted
-        with proxy_before(str(target.url)) as proxy:
+        found = look(url)
+        assert found.encrypted
+        with proxy_before(str(found.url)) as proxy:
             assert asks(proxy.url) == ("postgres", True)
 
 
@@ -90,12 +90,12 @@ def test_a_run_on_a_server_with_tls_breaks_no_promise(secured: str) -> None:
 
 
 def test_faults_of_commits_are_left_out_where_nobody_sees_a_commit() -> None:
-    target = Target("postgresql://somewhere/x", encrypted=True)
+    database = Database("postgresql://somewhere/x", encrypted=True)
     for names in (None, ["network"]):
-        asked, left_out = faults.possible(names, target)
+        asked, left_out = faults.possible(names, database)
         assert {name for name, why in left_out.items() if "not encrypted" in why} == COMMITS
         assert not COMMITS & {fault.name for fault in asked}
-    in_clear, _ = faults.possible(["network"], Target("postgresql://somewhere/x"))
+    in_clear, _ = faults.possible(["network"], Database("postgresql://somewhere/x"))
     assert {fault.name for fault in in_clear} > COMMITS
 
 
@@ -109,10 +109,10 @@ def test_of_several_hosts_the_one_that_answers_as_a_primary_is_meant(secured: st
     given, nobody = conninfo_to_dict(secured), free_port()
     several = make_conninfo(secured, host="localhost,localhost", port=f"{nobody},{given['port']}")
     for each in (several, make_conninfo(several, hostaddr="127.0.0.1,127.0.0.1")):
-        target = look(each)
-        found = conninfo_to_dict(str(target.url))
+        meant = look(each)
+        found = conninfo_to_dict(str(meant.url))
         assert (found["host"], str(found["port"])) == ("localhost", str(given["port"]))
-        with proxy_before(str(target.url)) as proxy:
+        with proxy_before(str(meant.url)) as proxy:
             assert asks(proxy.url) == (given["dbname"], True)
     socket = conninfo_to_dict(database)["host"]
     mixed = look(make_conninfo(database, host=f"127.0.0.1,{socket}", port=f"{nobody},5432"))
@@ -143,7 +143,7 @@ def test_a_database_that_is_none_is_one_sentence(url: str, error: type[Exception
 
 @pytest.mark.parametrize("url", [None, "embedded:", "embedded:/somewhere"])
 def test_a_server_of_our_own_is_not_asked_before_it_runs(url: str | None) -> None:
-    assert look(url) == Target(url)
+    assert look(url) == Database(url)
 
 
 def test_the_url_of_the_proxy_keeps_the_server_s_name_and_all_else() -> None:
