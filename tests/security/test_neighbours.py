@@ -13,9 +13,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from kept.verify import neighbours
+from kept.verify.database import HERE
 from kept.verify.neighbours import user_at, user_in
 from kept.verify.proxy import Proxy, proxy_before
-from kept.verify.target import HERE
 from support import eventually
 from tls import WANTS_TLS
 
