@@ -41,7 +41,7 @@ TRIES = 3  # children for a job that none of them has begun
 STARTING = 60.0  # seconds for a child to load the App
 SETTLE_IN = 1.0  # seconds after a worker's start before its spare is started: the worker and its keeper come first
 PATIENCE = 3.0  # seconds that the spare then waits for the end of a backlog: with one of them for each worker, and
-LOOK = 0.1  # few processors, they would take a fifth of the time in which a fleet begins to work it off
+LOOK = 0.1  # few processors, loading them takes from a fleet that begins to work one off
 QUICK = 5.0  # seconds: a spare that ends sooner is started again more slowly each time
 SLOWEST = 60.0
 
