@@ -9,6 +9,7 @@ import socket
 import time
 import urllib.request
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -58,6 +59,19 @@ def test_a_keeper_tells_of_its_workers_death_at_once_and_is_gone_then(fleet: Fle
     eventually(lambda: jobs.state(job) == "pending", 2.5, what="the job given back, sooner than its lease ends")
     given_back = jobs.value("select at from kept.job_log where job = %s", job)
     assert (given_back - killed_at).total_seconds() < 1
+    eventually(lambda: keeper not in fleet.alive, what="the keeper's end")
+
+
+def test_a_worker_killed_before_its_keeper_has_loaded_anything_is_given_back_as_well(fleet: Fleet, jobs: Jobs) -> None:
+    """A worker whose hands are full has a backlog for all it knows, and its keeper waits for the end of that."""
+    job = jobs.enqueue("hold", gate=str(fleet.gate()))
+    worker = fleet.start(KEPT_LEASE="600s", KEPT_RENEW="200s", KEPT_CONCURRENCY="1", KEPT_BATCH="1")
+    keeper = worker.keeper
+    fleet.sees("start", job)
+    loaded = "psycopg" in Path(f"/proc/{keeper}/maps").read_text()
+    worker.kill()
+    assert not loaded
+    eventually(lambda: jobs.state(job) == "pending", what="the job given back, sooner than its lease ends")
     eventually(lambda: keeper not in fleet.alive, what="the keeper's end")
 
 

@@ -56,9 +56,16 @@ async def test_a_long_lease_is_not_waited_for(database):
         await aeventually(lambda: lease.board.renewals, what="the keeper's first renewal")
 
 
+async def test_the_keeper_of_a_long_lease_begins_when_the_backlog_is_worked_off(database, monkeypatch):
+    monkeypatch.setattr(module, "VIGIL", 600.0)
+    async with begun(database, seconds=6000.0, renew=2000.0) as lease:
+        lease.board.say_calm()
+        await aeventually(lambda: lease.board.renewals, what="the keeper's first renewal")
+
+
 async def test_the_worker_holds_a_short_lease_while_no_keeper_comes(database, conn, monkeypatch):
     monkeypatch.setattr(module, "STARTING", 1.6)
-    monkeypatch.setattr(Lease, "_start_keeper", lambda self: None)
+    monkeypatch.setattr(Lease, "_start_keeper", lambda self, vigil=0.0: None)
     began = monotonic()
     async with begun(database, seconds=0.8, renew=0.1) as lease:
         assert monotonic() - began >= 1.6

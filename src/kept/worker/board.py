@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import time
 from typing import Self
 
-_BEAT, _RENEWED, _FENCED, _RENEWALS, _FAILURES, _CLOSED, _LEFT, _HEADER = range(8)
+_BEAT, _RENEWED, _FENCED, _RENEWALS, _FAILURES, _CLOSED, _LEFT, _CALM, _HEADER = range(9)
 
 
 def clock() -> int:
@@ -38,6 +37,8 @@ class Board:
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("kept-board", os.MFD_CLOEXEC)
         else:
+            import tempfile  # only here: a keeper begins without it
+
             fd, path = tempfile.mkstemp(prefix="kept-board-")
             os.unlink(path)  # noqa: PTH108  # only the descriptor is wanted
         os.ftruncate(fd, 8 * (_HEADER + slots))
@@ -70,6 +71,10 @@ class Board:
     def beat(self) -> None:
         """The event loop moves."""
         self._numbers[_BEAT] = clock()
+
+    def say_calm(self) -> None:
+        """The backlog that the worker found is worked off: who wants to load something does it now."""
+        self._numbers[_CALM] = 1
 
     def say_closed(self) -> None:
         """Nothing is in this worker's name any more: there is nothing to give back."""
@@ -117,6 +122,10 @@ class Board:
     @property
     def fenced(self) -> bool:
         return bool(self._numbers[_FENCED])
+
+    @property
+    def calm(self) -> bool:
+        return bool(self._numbers[_CALM])
 
     @property
     def closed(self) -> bool:

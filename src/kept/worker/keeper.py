@@ -166,9 +166,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def main() -> None:
-    """Entry point of the keeper process."""
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)  # the terminal's Ctrl-C is for the worker; we end when it has ended
+    """Entry point of the keeper process, after its vigil."""
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=Orders)
     sys.stdin.close()
     asyncio.run(Keeper(orders).run())

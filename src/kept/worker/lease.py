@@ -23,6 +23,8 @@ from kept.worker.keeper import Orders
 QUICK = 1.0  # seconds: a keeper that ends sooner is not started again before that
 STARTING = 10.0  # seconds that a keeper may take to start on a busy machine
 LOOK = 0.02  # seconds between looks whether it has
+VIGIL = 3.0  # seconds that a keeper waits for the end of a backlog before it loads what it renews with
+KEEPER = "from kept.worker.vigil import keep_vigil; keep_vigil({}, {}, {}); from kept.worker.keeper import main; main()"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +58,7 @@ class Lease:
         """Register the identity and put a keeper beside it; a short lease is in its hands when this returns."""
         try:
             await self._register(store)
-            self._start_keeper()
+            self._start_keeper(vigil=self._vigil)
             await self._hold_until_kept(store)
         except BaseException:
             self.board.close()
@@ -71,6 +73,11 @@ class Lease:
             if self.board.renewed_age > self.renew and await store.renew(self.worker, self.seconds):
                 self.board.held(sent_at)
             await asyncio.sleep(LOOK)
+
+    @property
+    def _vigil(self) -> float:
+        """Seconds for which the first keeper has nothing to renew; a short lease is none to leave alone."""
+        return min(VIGIL, self.renew / 2) if self.seconds >= STARTING else 0.0
 
     async def _register(self, store: Store) -> None:
         await store.register(
@@ -132,7 +139,7 @@ class Lease:
             threading.Thread(target=self._keeper.wait, daemon=True).start()
         self.board.close()
 
-    def _start_keeper(self) -> None:
+    def _start_keeper(self, vigil: float = 0.0) -> None:
         if not self.kept:
             return
         orders = Orders(
@@ -148,7 +155,7 @@ class Lease:
             stall=self.stall,
         )
         self._keeper = subprocess.Popen(
-            [sys.executable, "-c", "from kept.worker.keeper import main; main()"],
+            [sys.executable, "-c", KEEPER.format(orders.parent, orders.board, vigil)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[self.board.fd],

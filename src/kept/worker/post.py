@@ -143,7 +143,9 @@ class Post:
     # --- the lease
 
     def look_after_lease(self) -> None:
-        """Report on the keeper; when the lease is gone, tell every handler to stop."""
+        """Report on the keeper, and to it; when the lease is gone, tell every handler to stop."""
+        if self.runner.exhausted:
+            self.lease.board.say_calm()
         if self.lease.gone:
             told = self.runner.interrupt_all(LostLease()) + self.own.interrupt_all(Lost())
             self._cancelled = max(self._cancelled, told)
