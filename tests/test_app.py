@@ -18,6 +18,7 @@ import structlog
 from kept import App, Context, Defer, Failure, JobCancelled, JobFailed, LeaseLost, Retry, Skip
 from kept.config import Settings
 from kept.signals import ConnectionLost, JobsSettled, Signal, WorkerStopped
+from kept.worker.listener import Listener
 from support import Clock, aeventually
 
 QUICKLY = Retry.fixed("0s", max_attempts=3, jitter="0s")
@@ -125,6 +126,23 @@ async def test_stopping_gives_back_what_does_not_finish_in_time(app: App, conn: 
             await worker.stop("0s")
     assert row(conn, job.id, "state, attempt, charged") == ("pending", 1, 0)
     assert log(conn, job.id) == [("aborted:shutdown", None)]
+    assert conn.execute("select state from kept.worker").fetchall() == [("closed",)]
+
+
+async def test_a_worker_that_cannot_begin_leaves_no_lease_and_no_keeper_behind(
+    app: App, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(self: Listener, schema: str) -> None:
+        raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(Listener, "start", refused)
+    async with app:
+        worker = app.worker()
+        with pytest.raises(psycopg.OperationalError):
+            await worker.__aenter__()
+        keeper = worker._post.lease._keeper
+        assert keeper is not None
+        assert keeper.poll() is not None
     assert conn.execute("select state from kept.worker").fetchall() == [("closed",)]
 
 

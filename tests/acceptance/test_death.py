@@ -72,6 +72,7 @@ def test_a_worker_killed_before_its_keeper_has_loaded_anything_is_given_back_as_
     worker.kill()
     assert not loaded
     eventually(lambda: jobs.state(job) == "pending", what="the job given back, sooner than its lease ends")
+    assert jobs.value("select extract(epoch from lease_until - started_at) from kept.worker") == 600, "renewed"
     eventually(lambda: keeper not in fleet.alive, what="the keeper's end")
 
 

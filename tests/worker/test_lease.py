@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import asyncio
+from contextlib import asynccontextmanager, suppress
 from time import monotonic
 
 import pytest
@@ -61,6 +62,43 @@ async def test_the_keeper_of_a_long_lease_begins_when_the_backlog_is_worked_off(
     async with begun(database, seconds=6000.0, renew=2000.0) as lease:
         lease.board.say_calm()
         await aeventually(lambda: lease.board.renewals, what="the keeper's first renewal")
+
+
+async def test_a_keeper_is_not_left_behind_by_a_lease_that_did_not_come_about(database):
+    async with stores(database) as [store]:
+        lease = lease_of(database)
+        beginning = asyncio.create_task(lease.begin(store))
+        await aeventually(lambda: lease._keeper, what="a keeper")
+        beginning.cancel()
+        with suppress(asyncio.CancelledError):
+            await beginning
+        assert lease._keeper.poll() is not None
+
+
+async def test_what_lies_in_the_working_directory_is_no_part_of_a_keeper(database, tmp_path, monkeypatch):
+    for name in ("platform", "select", "logging"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+    async with begun(database) as lease:
+        assert lease.board.renewals >= 1
+
+
+async def test_a_keeper_that_cannot_be_started_is_not_tried_all_the_time(database, monkeypatch):
+    tried = []
+
+    def refused(*args, **kwargs):
+        tried.append(args)
+        raise BlockingIOError("no process to be had")
+
+    async with begun(database) as lease:
+        lease._keeper.kill()
+        lease._keeper.wait()
+        lease._keeper_since = 0.0
+        monkeypatch.setattr(module.subprocess, "Popen", refused)
+        for _ in range(10):
+            with suppress(BlockingIOError):
+                lease.look_after_keeper()
+        assert len(tried) == 1
 
 
 async def test_the_worker_holds_a_short_lease_while_no_keeper_comes(database, conn, monkeypatch):

@@ -84,7 +84,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", "from kept.worker.alone import main; main()",
+                sys.executable, "-P", "-c", "from kept.worker.alone import main; main()",
                 str(theirs.fileno()), str(limit), str(os.getpid()),
                 pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL,
             )  # fmt: skip

@@ -30,6 +30,7 @@ from kept.worker.board import Board, clock
 LOOK = 0.2  # seconds between looks at the parent where the kernel cannot tell us
 RETRY = 0.5  # seconds before a renewal that failed is sent again
 PATIENCE = 1.0  # seconds for a renewal, at least
+HANDING_BACK = 10.0  # seconds for a hand-back, at least: it may have to find its jobs among millions
 LEAST_CONNECT, MOST_CONNECT = 2.0, 130.0  # seconds: the driver takes no shorter limit, and this one for none at all
 
 
@@ -55,6 +56,7 @@ class Keeper:
         self.orders = orders
         self.board = Board(orders.board, orders.slots)
         self._gone = asyncio.Event()
+        self._watched_from = clock()  # without a break: a worker that is stopped, or we ourselves, cannot beat
         self._link: Link | None = None
         self._database = _impatient(orders.database, orders.lease)
         # Connecting takes a time of its own: the first of several hosts may be dead, and not even refuse.
@@ -63,22 +65,36 @@ class Keeper:
     async def run(self) -> None:
         """Renew until the worker is gone or fenced."""
         self._watch_parent()
+        if os.getppid() != self.orders.parent:
+            self._gone.set()
         while not (self._gone.is_set() or self.board.left):
             if self.board.closed:
                 return
             wait = await self._renew()
             if self.board.fenced:
                 return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._gone.wait(), wait)
+            await self._wait(wait)
         if not self.board.closed:
             await self._hand_back()
+
+    async def _wait(self, seconds: float) -> None:
+        """Until the worker is gone, or for so long."""
+        began = clock()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), seconds)
+        self._mind_a_break(began, seconds)
+
+    def _mind_a_break(self, began: int, seconds: float) -> None:
+        """If a wait took much longer than it should, we were stopped, and perhaps our worker as well."""
+        if clock() - began > (seconds + PATIENCE) * 1e9:
+            self._watched_from = clock()
 
     async def _renew(self) -> float:
         """Renew if the worker deserves it; returns the seconds until the next try."""
         if _is_stopped(self.orders.parent):
+            self._watched_from = clock()
             return LOOK  # frozen: it may thaw in an hour and must not find its lease alive
-        if self.board.beat_age > self.orders.stall:
+        if min(self.board.beat_age, (clock() - self._watched_from) / 1e9) > self.orders.stall:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.orders.parent, signal.SIGKILL)
             return LOOK
@@ -105,8 +121,11 @@ class Keeper:
         reason: ReclaimReason = "handed_back" if self.board.left else "worker_died"
         while True:
             try:
-                store, orders = await self._store(), self.orders
-                await hand_back_with_word(store, orders.worker, orders.name, self.board.started, reason)
+                async with asyncio.timeout(self._patience):
+                    store, orders = await self._store(), self.orders
+                # As for a renewal: the server's side of this connection may be gone, and a new one would get through.
+                async with asyncio.timeout(max(HANDING_BACK, self.orders.lease / 4)):
+                    await hand_back_with_word(store, orders.worker, orders.name, self.board.started, reason)
             except (Unavailable, psycopg.Error, OSError):
                 await self._drop_link()
                 if monotonic() > until:
@@ -138,8 +157,10 @@ class Keeper:
         self._gone.set()
 
     async def _look_for_parent(self) -> None:
-        while os.getppid() == self.orders.parent and not self.board.left:  # noqa: ASYNC110  # nothing tells us of it
+        while os.getppid() == self.orders.parent and not self.board.left:  # nothing tells us of it
+            began = clock()
             await asyncio.sleep(LOOK)
+            self._mind_a_break(began, LOOK)
         self._gone.set()
 
 
@@ -167,6 +188,6 @@ def _is_stopped(pid: int) -> bool:
 
 def main() -> None:
     """Entry point of the keeper process, after its vigil."""
-    orders = msgspec.json.decode(sys.stdin.buffer.read(), type=Orders)
+    orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
     sys.stdin.close()
     asyncio.run(Keeper(orders).run())

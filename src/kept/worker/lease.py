@@ -61,7 +61,7 @@ class Lease:
             self._start_keeper(vigil=self._vigil)
             await self._hold_until_kept(store)
         except BaseException:
-            self.board.close()
+            self.end(closed=True)  # nothing is in our name; a keeper left to itself would end this process one day
             raise
 
     async def _hold_until_kept(self, store: Store) -> None:
@@ -77,7 +77,7 @@ class Lease:
     @property
     def _vigil(self) -> float:
         """Seconds for which the first keeper has nothing to renew; a short lease is none to leave alone."""
-        return min(VIGIL, self.renew / 2) if self.seconds >= STARTING else 0.0
+        return min(VIGIL, self.renew / 2) if self.seconds >= STARTING + VIGIL else 0.0
 
     async def _register(self, store: Store) -> None:
         await store.register(
@@ -154,16 +154,17 @@ class Lease:
             renew=self.renew,
             stall=self.stall,
         )
+        self._keeper_since = monotonic()
         self._keeper = subprocess.Popen(
-            [sys.executable, "-c", KEEPER.format(orders.parent, orders.board, vigil)],
+            # Not from here: what lies in the working directory is the user's, and may be called like a part of Python.
+            [sys.executable, "-P", "-c", KEEPER.format(orders.parent, orders.board, vigil)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[self.board.fd],
         )
-        self._keeper_since = monotonic()
         assert self._keeper.stdin is not None
-        # The pipe is closed at once: the database's password is in it, and it must not be held open by anybody.
-        self._keeper.stdin.write(msgspec.json.encode(orders))
+        # The pipe is closed at once: the database's password is in it. A line, so that nobody can hold it open.
+        self._keeper.stdin.write(msgspec.json.encode(orders) + b"\n")
         self._keeper.stdin.close()
 
 

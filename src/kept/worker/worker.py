@@ -73,10 +73,14 @@ class Worker:
     async def open(self) -> None:
         """Take up the post: connect, check the schema, register lanes, begin a lease."""
         await self._post.take_up()
+        try:
+            await self._listen()
+        except BaseException:
+            await self._post.leave(closed=await self._post.close_lease())
+            raise
         if self._post.link.pooled and self._may_listen:
             message = "a connection pooler stands before the server: polling instead of LISTEN, no session state"
             self.signals.report(Warned(code="pooled", message=message))
-        await self._listen()
         self.signals.report(
             WorkerStarted(
                 worker=str(self._post.lease.worker),
