@@ -76,6 +76,7 @@ if "order" in SCENE:  # elsewhere its lane would have every second turn
     async def in_order(ctx: Context, token: int) -> None:
         note("began", token, ctx)
         if token % 5 == 1 and ctx.attempt == 1:
+            note("failed", token, ctx)
             raise Failure("the first attempt fails", code="flaky")
         note("effect", token, ctx)
 

@@ -33,6 +33,7 @@ PROMISES = {
     "lock_only_cron": 9,
     "notify_trusted": 3,
     "order_by_rows_skipped": 3,
+    "keeper_that_tells_nobody": 6,
 }
 MACHINE = {"lock_only_cron": ("slow_decisions",)}  # what the scene needs, bug or no bug
 AT_ONCE = 2

@@ -110,11 +110,18 @@ class Stage:
         return not self.jobs.value("select count(*) from kept.job")
 
     @contextmanager
-    def fault(self, name: str, *, killed: tuple[int, ...] = (), frozen: tuple[int, ...] = ()) -> Iterator[None]:
+    def fault(
+        self,
+        name: str,
+        *,
+        killed: tuple[int, ...] = (),
+        frozen: tuple[int, ...] = (),
+        promised: float | None = None,
+    ) -> Iterator[None]:
         """Written down from the beginning to the end of the block."""
         began = clock()
         yield
-        about = {"fault": name, "group": "worker", "victim": name, "repeats": "victims"}
+        about = {"fault": name, "group": "worker", "victim": name, "repeats": "victims", "promised": promised}
         self.faults.write(Hit(**about, began=began, healed=clock(), killed=killed, frozen=frozen))
 
     # --- the judgement
@@ -166,11 +173,12 @@ def a_handler_frozen_past_its_lease_goes_on(stage: Stage) -> None:
 
 @scene_of("fence_without_the_attempt", PLANTED_TIMEOUT="1s")
 def a_handler_out_of_time_goes_on_beside_the_next_attempt(stage: Stage) -> None:
-    stage.worker()
+    worker = stage.worker()
     token = stage.enqueue("completes")
-    stage.sees(token, "began", attempt=2)
-    stage.go(token, 1)
-    stage.sees(token, "lost", "effect", attempt=1)
+    with stage.fault("timeout", frozen=(worker.pid,)):  # nobody was: but the first attempt goes on where it may not
+        stage.sees(token, "began", attempt=2)
+        stage.go(token, 1)
+        stage.sees(token, "lost", "effect", attempt=1)
     stage.go(token, 2, 3)
     stage.within(stage.no_job_is_live)
 
@@ -271,6 +279,21 @@ def a_job_is_committed_whose_enqueue_found_nobody_asleep(stage: Stage) -> None:
 
 @scene_of("order_by_rows_skipped", PLANTED_SCENE="order")
 def jobs_of_one_key_wait_for_one_that_fails_once(stage: Stage) -> None:
-    stage.worker()
+    for _ in range(2):
+        stage.worker()
     stage.enqueue("in_order", 10, order="one")
+    eventually(stage.no_job_is_live, 30)
+
+
+@scene_of("keeper_that_tells_nobody", KEPT_LEASE="8s", KEPT_RENEW="2s")
+def a_worker_is_killed_and_others_are_there(stage: Stage) -> None:
+    first = stage.worker()
+    tokens = [stage.enqueue("slow") for _ in range(3)]
+    for token in tokens:
+        stage.sees(token, "began", attempt=1)
+        stage.go(token, 2)
+    stage.worker()
+    with stage.fault("kill", killed=(first.pid,), promised=1.0):
+        first.kill()
+        first.ended()
     eventually(stage.no_job_is_live, 30)

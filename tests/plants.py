@@ -22,6 +22,7 @@ from kept.jobs.rows import StepReply
 from kept.jobs.runner import JobsRunner
 from kept.worker import pacing
 from kept.worker.alarm import Alarm
+from kept.worker.keeper import Keeper
 from kept.worker.lease import Lease
 
 Edit = tuple[str, str, str]  # statement, what stands there (a pattern for white space), what shall
@@ -195,6 +196,16 @@ def order_by_rows_skipped() -> None:
 
     OrderBook.serve = lambda self, _: serve(self, ())
     LaneBook.serve = unordered
+
+
+@planted
+def keeper_that_tells_nobody() -> None:
+    """A worker's keeper sees its death, and leaves it to the end of the lease."""
+
+    async def ends(self) -> None:
+        """And that is all."""
+
+    Keeper._hand_back = ends
 
 
 # --- not a bug: a machine on which one shows

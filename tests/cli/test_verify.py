@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kept.verify import faults
+from kept.verify.crew import Processes
 
 # Handlers that never write down an effect, as if they had not run.
 FORGETFUL = """
@@ -46,13 +47,40 @@ def test_a_breach_is_told_with_its_promise_its_items_and_code_1(kept, tmp_path, 
 
 
 @pytest.mark.acceptance
-def test_a_fault_that_finds_nobody_to_hit_is_told_in_json_and_code_1(kept):
-    said = kept("verify", "--seconds", 1, "--jobs", 20, "--workers", 1, "--faults", "supervisor", "--seed", 5, "--json")
-    assert said.code == 1
+def test_a_fault_that_finds_nobody_to_hit_is_told_in_json_and_code_3(kept, monkeypatch):
+    pids = Processes.pids
+    monkeypatch.setattr(Processes, "pids", lambda self, role: [] if role == "supervisor" else pids(self, role))
+    said = kept("verify", "--seconds", 1, "--jobs", 20, "--workers", 2, "--faults", "supervisor", "--seed", 5, "--json")
+    assert said.code == 3
     assert said.json["breaches"] == [
         {"promise": 0, "sentence": "a fault was asked for and never hit", "items": ["supervisor"]}
     ]
     assert "not complete" in said.json["meaning"]
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "0", "soon"])
+def test_seconds_that_do_not_end_are_refused(nowhere, seconds):
+    said = nowhere("verify", "--seconds", seconds)
+    assert said.code == 2
+    assert "Invalid value for '--seconds'" in said.err
+
+
+def test_a_folder_that_holds_something_or_cannot_be_written_to_is_refused_before_anything_is_started(nowhere, tmp_path):
+    (tmp_path / "before").touch()
+    said = nowhere("verify", "--keep", tmp_path)
+    assert (said.code, said.err) == (2, f"kept: keep: {tmp_path} is not empty\n")
+    said = nowhere("verify", "--keep", "/proc/kept")
+    assert said.code == 2
+    assert "keep: /proc/kept cannot be written to" in said.err
+
+
+def test_a_fault_that_cannot_be_injected_here_is_refused_if_it_was_asked_for(kept):
+    said = kept("verify", "--faults", "restart")
+    assert (said.code, said.out) == (2, "")
+    assert "faults: restart cannot be injected here: needs a server of its own" in said.err
+    said = kept("verify", "--workers", 1, "--faults", "supervisor")
+    assert said.code == 2
+    assert "faults: supervisor cannot be injected here: needs more than one worker" in said.err
 
 
 def test_a_fault_that_does_not_exist_is_refused_with_those_that_do(nowhere):
@@ -62,12 +90,16 @@ def test_a_fault_that_does_not_exist_is_refused_with_those_that_do(nowhere):
 
 
 def test_a_fault_of_the_server_is_left_out_on_a_given_database(kept):
-    mine = [each for each in faults.ALL if "own_server" in each.needs and not each.missing()]
-    if not mine:
-        pytest.fail("there is no fault of the server")
-    said = kept("verify", "--seconds", 1, "--jobs", 10, "--workers", 1, "--faults", mine[0].name)
+    said = kept("verify", "--seconds", 1, "--jobs", 10, "--workers", 1, "--faults", "server", "--seed", 5)
     assert said.code == 0, said.out + said.err
-    assert "left out: needs a server of its own" in said.out
+    left_out = [
+        line.split()[1] for line in said.out.splitlines() if line.endswith("left out: needs a server of its own")
+    ]
+    assert left_out == sorted(each.name for each in faults.ALL if each.group == "server" and is_common(each))
+
+
+def is_common(fault: faults.Fault) -> bool:
+    return "own_server" in fault.needs and not fault.by_name_only
 
 
 def test_the_list_names_every_fault(nowhere):

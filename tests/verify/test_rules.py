@@ -261,6 +261,13 @@ def test_poison_that_began_where_its_holder_lost_its_lease_was_not_charged_for_t
     assert world.broken() == set()
 
 
+def test_one_fault_excuses_one_beginning_of_poison_and_no_more(world):
+    world.sent(Part("poison", 1), first=1)
+    poisoned(world, began=5)
+    world.hit("blackhole", began=4, healed=26)
+    assert world.broken() == {5}
+
+
 @pytest.mark.parametrize(("state", "reason"), [("done", None), ("failed", "exhausted"), ("running", None)])
 def test_poison_that_ends_otherwise_is_told(world, state, reason):
     world.sent(Part("poison", 1), first=1)
@@ -275,6 +282,18 @@ def test_a_neighbour_that_failed_is_told(world):
 
 
 # --- exactly once, and the fence
+
+
+def test_a_job_that_is_done_by_an_attempt_that_never_did_it_was_settled_by_another(world):
+    world.job(1, attempt=2)
+    assert world.broken() == {4}
+
+
+def test_a_job_may_be_done_by_its_second_attempt_if_that_did_it_as_well(world):
+    world.twice(1, at=5, then=9)
+    world.rows[-1] = Row(1, "plain", "done", None, 2, 2, 1)
+    world.hit(began=6, healed=7)
+    assert world.broken() == set()
 
 
 def test_an_effect_with_its_completion_is_there_once(world):
@@ -423,6 +442,45 @@ def test_a_job_that_ends_its_process_explains_what_that_did_and_when_it_ended(wo
     assert [breach.items for breach in world.judged().breaches] == [("token 2, a plain job", "token 3, a plain job")]
 
 
+def test_a_fault_explains_no_repeat_that_came_before_it(world):
+    world.twice(1, at=5, then=5.5)
+    world.hit("reset", began=6, healed=6.1)
+    assert world.broken() == {3}
+
+
+def test_a_fault_does_not_explain_a_repeat_for_ever(world):
+    world.twice(1, at=5, then=3600)
+    world.hit("reset", began=6, healed=6.1)
+    assert world.broken() == {3}
+
+
+def begun_twice(world: World, task: str = "slow", *, failed: float | None = None) -> None:
+    world.sent(Part(task, 1), first=1)
+    world.did(1, "began", at=5, pid=10)
+    if failed is not None:
+        world.did(1, "failed", at=failed, pid=10)
+    world.did(1, "began", at=7, pid=11, attempt=2)
+    world.did(1, at=8, pid=11, attempt=2)
+    world.row(1, task, attempt=2, charged=2)
+
+
+def test_a_job_that_two_processes_began_is_told_though_only_one_had_its_effect(world):
+    begun_twice(world)
+    assert world.broken() == {3}
+
+
+def test_a_job_that_was_begun_again_after_the_death_of_its_process_is_as_it_should_be(world):
+    begun_twice(world)
+    world.hit(began=6, healed=6.1, repeats="victims", killed=(10,))
+    assert world.broken() == set()
+
+
+@pytest.mark.parametrize(("failed", "broken"), [(6, set()), (4, {3}), (7.5, {3})])
+def test_a_job_that_failed_is_begun_again_but_not_before(world, failed, broken):
+    begun_twice(world, failed=failed)
+    assert world.broken() == broken
+
+
 # --- order
 
 
@@ -493,10 +551,10 @@ def test_what_is_taken_over_later_than_promised_in_the_midst_of_other_faults_is_
 
 
 def test_most_are_to_be_taken_over_as_soon_as_promised(world):
-    died(world, 0.5, 0.5, 3.5, 3.5, 3.5, promised=1)
+    died(world, 0.5, 0.5, 2.5, 2.5, 2.5, promised=1)
     report = world.judged()
-    assert [(breach.promise, breach.items) for breach in report.breaches] == [(6, ("most, after kill: 3.5 s",))]
-    assert dict(tables.of(report))["… after kill with no other fault near"] == "3.50 / 3.50 / 3.50"
+    assert [(breach.promise, breach.items) for breach in report.breaches] == [(6, ("most, after kill: 2.5 s",))]
+    assert dict(tables.of(report))["… after kill with no other fault near"] == "2.50 / 2.50 / 2.50"
 
 
 def test_a_few_that_are_taken_over_a_little_late_say_nothing_of_most(world):

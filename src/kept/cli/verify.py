@@ -5,18 +5,36 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 
 import click
 import msgspec
+import psycopg
 
-from kept.cli.main import FAILED, Session
+from kept.cli.main import FAILED, Session, fail
 from kept.cli.measuring import progress, stoppable
 from kept.cli.show import echo_json, echo_table, json_option
+from kept.errors import Refused, Unavailable
 from kept.verify import faults as known_faults
 from kept.verify import tables
+from kept.verify.injector import Say
 from kept.verify.model import Report
 from kept.verify.run import Plan, run
+
+INCOMPLETE = 3  # no promise was broken, and not all was done that would have shown it
+
+
+class _Seconds(click.FloatRange):
+    """A number of seconds that comes to an end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not isfinite(seconds):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
 
 
 def add_to(group: click.Group) -> None:
@@ -29,7 +47,7 @@ def _names(_ctx: click.Context, _param: click.Parameter, value: str | None) -> S
 
 @click.command()
 @click.option("--database", metavar="URL", help="Verify on this server.  [default: a PostgreSQL of its own]")
-@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, metavar="S")
+@click.option("--seconds", type=_Seconds(1), default=60.0, show_default=True, metavar="S")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Enqueued in that time.  [default: 250 a second]")
 @click.option("--workers", type=click.IntRange(1, 32), default=4, show_default=True, metavar="N")
 @click.option("--faults", callback=_names, metavar="A,B", help="Faults or groups of them.  [default: all]")
@@ -56,7 +74,7 @@ def verify(
     Starts producers, workers and a fault injector, on a PostgreSQL of its own in a temporary folder, or on the one that
     --database names: there in a schema of its own, kept_verify_…, and without faults of the server. KEPT_DATABASE_URL
     is not used. What producers were told and what handlers did is written down outside the database, and compared.
-    Exit code 1: a promise was broken. See docs/verify.md.
+    Exit code 1: a promise was broken; 3: the run was not complete. See docs/verify.md.
     """
     if listing:
         _list(as_json=as_json)
@@ -71,11 +89,34 @@ def verify(
         keep=keep,
     )
     known_faults.chosen(faults)  # a name that is none is told before anything is started
+    if keep is not None:
+        _make_room(keep)
     with stoppable(), progress(quiet=as_json) as say:
-        report = run(plan, say)
+        report = _run(plan, say)
     _tell(report, as_json=as_json)
     if report.breaches:
-        sys.exit(FAILED)
+        sys.exit(FAILED if any(breach.promise for breach in report.breaches) else INCOMPLETE)
+
+
+def _run(plan: Plan, say: Say) -> Report:
+    try:
+        return run(plan, say)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as error:  # rights that are missing: that is not a promise
+        fail(Unavailable(f"the database refused: {' '.join(str(error).split())}"), INCOMPLETE)
+
+
+def _make_room(keep: Path) -> None:
+    """A folder for the logs, there and empty before anything is started: logs of two runs are those of neither."""
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        if any(keep.iterdir()):
+            raise Refused(f"keep: {keep} is not empty", field="keep")
+        with TemporaryFile(dir=keep):
+            pass
+    except OSError as error:
+        raise Refused(f"keep: {keep} cannot be written to: {error.strerror}", field="keep") from None
 
 
 def _list(*, as_json: bool) -> None:

@@ -11,6 +11,8 @@ import ctypes
 import os
 import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,17 @@ def _note(what: What, token: int, ctx: Context) -> None:
     _ledger().note(what, token, ctx.job.id, ctx.attempt)
 
 
+@contextmanager
+def _told(token: int, ctx: Context) -> Iterator[None]:
+    """Beginning and failure are written down: what begins again has failed, or somebody was at fault."""
+    _note("began", token, ctx)
+    try:
+        yield
+    except Exception:
+        _note("failed", token, ctx)
+        raise
+
+
 # --- jobs that do something
 
 
@@ -66,12 +79,11 @@ async def keyed(ctx: Context, token: int) -> None:
 @app.task(retry=PATIENT, timeout=LIMIT, ordered=True)
 async def in_order(ctx: Context, token: int) -> None:
     """One of its order key at a time; every seventh fails once, and those behind it wait."""
-    _note("began", token, ctx)
-    await asyncio.sleep(0.002)
-    if token % 7 == 0 and ctx.attempt == 1:
-        _note("failed", token, ctx)
-        raise Failure("the first attempt fails", code="flaky")
-    _note("effect", token, ctx)
+    with _told(token, ctx):
+        await asyncio.sleep(0.002)
+        if token % 7 == 0 and ctx.attempt == 1:
+            raise Failure("the first attempt fails", code="flaky")
+        _note("effect", token, ctx)
 
 
 @app.task(retry=PATIENT, timeout=LIMIT)
@@ -93,25 +105,25 @@ async def defers(ctx: Context, token: int) -> None:
 @app.task(retry=PATIENT, timeout=LIMIT)
 async def slow(ctx: Context, token: int, ms: int) -> None:
     """Takes a while, on the event loop."""
-    _note("began", token, ctx)
-    await asyncio.sleep(ms / 1000)
-    _note("effect", token, ctx)
+    with _told(token, ctx):
+        await asyncio.sleep(ms / 1000)
+        _note("effect", token, ctx)
 
 
 @app.task(retry=PATIENT, timeout=LIMIT)
 async def lingers(ctx: Context, token: int, ms: int) -> None:
     """Has its effect first and is not done yet: whoever dies now makes it happen twice."""
-    _note("began", token, ctx)
-    _note("effect", token, ctx)
-    await asyncio.sleep(ms / 1000)
+    with _told(token, ctx):
+        _note("effect", token, ctx)
+        await asyncio.sleep(ms / 1000)
 
 
 @app.task(retry=PATIENT, timeout=LIMIT)
 def threaded(ctx: Context, token: int, ms: int) -> None:
     """Takes a while, in a thread."""
-    _note("began", token, ctx)
-    time.sleep(ms / 1000)
-    _note("effect", token, ctx)
+    with _told(token, ctx):
+        time.sleep(ms / 1000)
+        _note("effect", token, ctx)
 
 
 @app.task(retry=PATIENT, timeout=LIMIT)
@@ -120,10 +132,10 @@ def completes(ctx: Context, token: int, ms: int) -> None:
 
     In a thread, which nobody can cancel: frozen past its lease, it goes on where it stood and tries to write.
     """
-    _note("began", token, ctx)
     sql = load("kept.verify", app.settings.schema)
     row = {"token": token, "job": ctx.job.id, "attempt": ctx.attempt}
-    with psycopg.Connection.connect(conninfo(app.database, name="kept verify handler")) as conn:
+    name = "kept verify handler"
+    with _told(token, ctx), psycopg.Connection.connect(conninfo(app.database, name=name)) as conn:
         if ms % 2:  # half of them wait inside their transaction
             conn.execute(sql["add_effect"], row)
         time.sleep(ms / 1000)

@@ -110,6 +110,8 @@ class Deeds:
         self.lost: set[tuple[int, int]] = set()  # token and attempt that were told LeaseLost
         self.slots: dict[int, dict[int, list[Moment]]] = {}  # by slot its jobs, and when each ran
         self._starts: dict[int, list[Moment]] = {}
+        self._failed: dict[int, list[int]] = {}  # when it failed, as it was meant to or because of what it met
+        self._attempts: dict[int, int] = {}  # those that had the effect: a bit for each
         self._parents: dict[int, int] = {}  # by process, who started it
         self._tokens: dict[int, int] = {}  # by job, of those that say when they begin
         self._open: dict[int, set[int]] = {}  # by process, what it began and did not end
@@ -122,6 +124,7 @@ class Deeds:
         match effect.what:
             case "effect":
                 self._effect(token, (at, pid))
+                self._attempts[token] = self._attempts.get(token, 0) | 1 << effect.attempt
                 self._open.get(pid, set()).discard(token)
             case "began":
                 self.began[token] = min(at, self.began.get(token, at))
@@ -129,6 +132,7 @@ class Deeds:
                 self._tokens[effect.job] = token
                 self._open.setdefault(pid, set()).add(token)
             case "failed":
+                self._failed.setdefault(token, []).append(at)
                 self._open.get(pid, set()).discard(token)
             case "lost":
                 self.lost.add((token, effect.attempt))
@@ -156,9 +160,15 @@ class Deeds:
             yield from ((token, *pair) for pair in pairwise(moments))
 
     def restarted(self) -> Iterator[tuple[int, Moment, Moment]]:
-        """The same of beginnings, of those that say when they begin."""
+        """The same of beginnings, of those that say when they begin; without those that follow a failure."""
         for token, starts in self._starts.items():
-            yield from ((token, *pair) for pair in pairwise(sorted(starts)))
+            for one, other in pairwise(sorted(starts)):
+                if not any(one[0] <= at <= other[0] for at in self._failed.get(token, ())):
+                    yield token, one, other
+
+    def did(self, token: int, attempt: int) -> bool:
+        """Whether it was this attempt that had the effect, or this one as well."""
+        return bool(self._attempts.get(token, 0) >> attempt & 1)
 
     def starts(self, token: int) -> list[Moment]:
         """When a job was begun, and by which process."""

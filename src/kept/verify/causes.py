@@ -12,6 +12,7 @@ from kept.verify.model import Hit, Moment
 
 NS = 1_000_000_000
 BEFORE = 3 * NS  # an effect may come so long before the fault that kept it from being settled
+AFTER = 60.0  # seconds in which what was begun because of it is begun, however many wait for their turn before it
 BEYOND = 1.0  # seconds that a handler may go on for, longer than a lease lasts
 RENEWED = 1.0  # seconds since which a lease may not have been renewed, though all is well
 
@@ -22,7 +23,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     fault: str
     began: int
     healed: int
-    until: int  # work that is begun elsewhere later is not because of it
+    until: int  # what is begun later than this may not be lost because of it
     pids: frozenset[int] | None = None  # None: whoever works there
     shows: int = 0  # not before this moment: a lease has to run out first
     job: int | None = None  # that killed its process, if that is what happened
@@ -38,12 +39,16 @@ class Cause(Struct, frozen=True, kw_only=True):
         Either of them was made by somebody whom it struck: who died did not settle his, who was frozen makes it late.
         """
         struck = self.pids is None or one[1] in self.pids or other[1] in self.pids
-        return struck and self.began - BEFORE <= one[0] <= self.until and self.shows <= other[0]
+        return struck and self.began - BEFORE <= one[0] <= self.until and self._is_early_enough_for(other)
 
     def spans(self, one: Moment, other: Moment) -> bool:
         """Whether a job that was begun may have been begun once more because of it."""
         struck = self.pids is None or one[1] in self.pids
-        return struck and one[0] <= self.until and self.began <= other[0] and self.shows <= other[0]
+        return struck and one[0] <= self.until and self._is_early_enough_for(other)
+
+    def _is_early_enough_for(self, other: Moment) -> bool:
+        """Whether something may have been begun again, then, because of it: neither before it nor for ever after."""
+        return max(self.began, self.shows) <= other[0] <= self.until + int(AFTER * NS)
 
     def distance(self, at: int) -> int:
         """How far away it was."""

@@ -60,7 +60,7 @@ def run(plan: Plan, say: Say = lambda _: None) -> Report:
     if not sys.platform.startswith("linux"):
         raise Misconfigured("kept verify needs Linux: it finds processes in /proc")
     database = look(plan.database)
-    asked, left_out = faults.possible(plan.faults, database)
+    asked, left_out = faults.possible(plan.faults, database, plan.workers)
     needs = frozenset(need for fault in asked for need in fault.needs)
     began = time.monotonic()
     say("preparing the database")

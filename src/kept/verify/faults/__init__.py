@@ -11,6 +11,7 @@ from kept.verify.faults.fault import Fault
 
 __all__ = ["ALL", "Fault", "chosen", "known", "possible"]
 
+MANY = 2  # workers, from which on some of them are under a supervisor
 CLEAR = "needs a connection that is not encrypted (sslmode=disable)"
 
 ALL: tuple[Fault, ...] = (
@@ -36,23 +37,32 @@ def chosen(names: Iterable[str] | None) -> Sequence[Fault]:
     return list(found.values())
 
 
-def possible(names: Sequence[str] | None, database: Database) -> tuple[list[Fault], dict[str, str]]:
-    """The faults of these names that can be injected here on *database*, and why the others cannot."""
+def possible(
+    names: Sequence[str] | None, database: Database, workers: int = MANY
+) -> tuple[list[Fault], dict[str, str]]:
+    """The faults of these names that can be injected here, and why the others cannot; not those asked for by name."""
     asked: list[Fault] = []
     left_out: dict[str, str] = {}
     for fault in chosen(names):
-        why = fault.missing()
-        if why is None and "own_server" in fault.needs and database.url is not None:
-            why = "needs a server of its own"
-        if why is None and "clear" in fault.needs and database.encrypted:
-            if names is not None and fault.name in names:
-                raise Refused(f"faults: {fault.name} {CLEAR}, and this one is", field="faults")
-            why = CLEAR
+        why = _hindrance(fault, database, workers)
         if why is None:
             asked.append(fault)
+        elif names is not None and fault.name in names:
+            raise Refused(f"faults: {fault.name} cannot be injected here: {why}", field="faults")
         else:
             left_out[fault.name] = why
     return asked, left_out
+
+
+def _hindrance(fault: Fault, database: Database, workers: int) -> str | None:
+    """Why it cannot be injected with so many workers on *database*, if it cannot."""
+    if "own_server" in fault.needs and database.url is not None:
+        return "needs a server of its own"
+    if "clear" in fault.needs and database.encrypted:
+        return CLEAR
+    if "several" in fault.needs and workers < MANY:
+        return "needs more than one worker"
+    return fault.missing()
 
 
 def known() -> list[str]:

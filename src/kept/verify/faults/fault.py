@@ -10,7 +10,7 @@ from kept.verify.model import Repeats
 from kept.verify.scene import Scene
 
 Group = Literal["worker", "handler", "server", "network", "clock"]
-Need = Literal["own_server", "proxy", "disk", "replica", "pooler", "clear"]
+Need = Literal["own_server", "proxy", "disk", "replica", "pooler", "clear", "several"]
 
 
 class Fault(ABC):
@@ -21,7 +21,8 @@ class Fault(ABC):
 
     name: ClassVar[str]
     group: ClassVar[Group]
-    # What the scene must have been set up with; "clear" is a connection on which one can read what is said.
+    # What the scene must have been set up with; "clear" is a connection on which one can read what is said, "several"
+    # are workers under a supervisor.
     needs: ClassVar[frozenset[Need]] = frozenset()
     by_name_only: ClassVar[bool] = False  # not part of a run that names no faults
     loses: ClassVar[bool] = False  # the server may lose commits that it has confirmed

@@ -34,6 +34,11 @@ def proxy(scene: Scene) -> Proxy:
     return scene.proxy
 
 
+def _connections(count: int) -> str:
+    """Whom it hit: nobody, if there was no connection."""
+    return f"{count} connections" if count else ""
+
+
 class _OnNetwork(Fault):
     group: ClassVar[Group] = "network"
     repeats: ClassVar[Repeats] = "everyone"
@@ -44,7 +49,7 @@ class _OnNetwork(Fault):
         concerned = proxy(scene).connections
         with proxy(scene).under(condition):
             time.sleep(self.lasts(scene, chance))
-        return f"{concerned} connections"
+        return _connections(concerned)
 
     @abstractmethod
     def condition(self, chance: Random) -> Condition:
@@ -71,11 +76,11 @@ class Crumbs(_OnNetwork):
     name: ClassVar[str] = "trickle"
 
     def inject(self, scene: Scene, chance: Random) -> str:
-        condition = Trickle()
+        condition, concerned = Trickle(), proxy(scene).connections
         with proxy(scene).under(condition):
             time.sleep(self.lasts(scene, chance))
             condition.stop()
-        return f"{proxy(scene).connections} connections"
+        return _connections(concerned)
 
     def condition(self, chance: Random) -> Condition:  # noqa: ARG002  # there is one
         return Trickle()
@@ -110,7 +115,7 @@ class Cut(_OnNetwork):
     def inject(self, scene: Scene, chance: Random) -> str:  # noqa: ARG002  # nobody is left out
         concerned = proxy(scene).connections
         proxy(scene).cut()
-        return f"{concerned} connections"
+        return _connections(concerned)
 
     def condition(self, chance: Random) -> Condition:
         raise NotImplementedError

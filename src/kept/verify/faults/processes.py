@@ -9,7 +9,7 @@ from random import Random
 from typing import ClassVar
 
 from kept.verify.crew import Role, parent_of
-from kept.verify.faults.fault import Fault, Group
+from kept.verify.faults.fault import Fault, Group, Need
 from kept.verify.model import Repeats
 from kept.verify.scene import Scene
 
@@ -63,6 +63,7 @@ class KillSupervisor(Kill):
 
     name: ClassVar[str] = "supervisor"
     role: ClassVar[Role] = "supervisor"
+    needs: ClassVar[frozenset[Need]] = frozenset({"several"})
 
 
 class KillChild(Kill):
@@ -70,6 +71,7 @@ class KillChild(Kill):
 
     name: ClassVar[str] = "child"
     role: ClassVar[Role] = "child"
+    needs: ClassVar[frozenset[Need]] = frozenset({"several"})  # those on their own have none that stands by
 
 
 class Host(_OnWorkers):
