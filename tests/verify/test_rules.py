@@ -481,6 +481,13 @@ def test_a_job_that_failed_is_begun_again_but_not_before(world, failed, broken):
     assert world.broken() == broken
 
 
+@pytest.mark.parametrize(("then", "broken"), [(7, {3}), (8, set())])
+def test_what_cuts_anybody_off_explains_a_repeat_only_when_a_lease_may_be_over(world, then, broken):
+    world.twice(1, at=5, then=then)
+    world.hit("reset", began=5.5, healed=5.6, repeats="whoever starves")
+    assert world.broken() == broken
+
+
 # --- order
 
 
@@ -533,7 +540,7 @@ def died(world, *after: float, **hit: float) -> None:
         world.did(token, "began", at=2 + seconds, pid=11)
         world.did(token, at=3 + seconds, pid=11)
         world.row(token, "slow")
-    world.hit(began=2, healed=2, killed=(10,), **hit)
+    world.hit(began=2, healed=2, repeats="victims", killed=(10,), **hit)
 
 
 def test_what_is_taken_over_later_than_promised_is_told_where_nothing_else_went_wrong(world):

@@ -75,7 +75,8 @@ def _deaths(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
 
 
 def _strike(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
-    starved = hit.repeats == "starved"
+    starved = hit.repeats in ("starved", "whoever starves")
+    anybody = hit.repeats in ("everyone", "whoever starves")
     gone = terms.lease + terms.scan
     yield Cause(
         fault=hit.fault,
@@ -83,7 +84,7 @@ def _strike(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
         healed=hit.healed,
         # Who lives on without a lease ends what he has begun, and that may take longer than a lease.
         until=hit.healed + int((gone + terms.lease + BEYOND if starved else gone) * NS),
-        pids=None if hit.repeats == "everyone" else deeds.family((*hit.killed, *hit.frozen, *hit.harmed)),
+        pids=None if anybody else deeds.family((*hit.killed, *hit.frozen, *hit.harmed)),
         shows=hit.began + int((terms.lease - RENEWED) * NS) if starved else 0,
     )
 

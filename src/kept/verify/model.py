@@ -45,7 +45,7 @@ POISON_ATTEMPTS = 3  # of a job that kills its process every time
 
 What = Literal["began", "effect", "failed", "lost", "slot"]
 Moment = tuple[int, int]  # when, and in which process
-Repeats = Literal["nobody", "victims", "starved", "everyone"]
+Repeats = Literal["nobody", "victims", "starved", "everyone", "whoever starves"]
 
 
 class Effect(Struct, frozen=True, array_like=True, gc=False):
@@ -66,7 +66,8 @@ class Effect(Struct, frozen=True, array_like=True, gc=False):
 class Hit(Struct, frozen=True, kw_only=True):
     """One fault that was injected, from *began* to *healed*, and the processes that it ended.
 
-    *repeats*: whose jobs may run a second time because of it; ``starved`` are victims whose lease has to run out first.
+    *repeats*: whose jobs may run a second time because of it. The lease of those that starve has to run out first:
+    ``starved`` are victims, ``whoever starves`` may be anybody.
     """
 
     fault: str

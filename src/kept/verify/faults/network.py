@@ -41,7 +41,7 @@ def _connections(count: int) -> str:
 
 class _OnNetwork(Fault):
     group: ClassVar[Group] = "network"
-    repeats: ClassVar[Repeats] = "everyone"
+    repeats: ClassVar[Repeats] = "whoever starves"
     needs: ClassVar[frozenset[Need]] = frozenset({"proxy"})
 
     def inject(self, scene: Scene, chance: Random) -> str:

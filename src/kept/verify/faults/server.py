@@ -37,7 +37,7 @@ def server(scene: Scene) -> Server:
 
 class _OnServer(Fault):
     group: ClassVar[Group] = "server"
-    repeats: ClassVar[Repeats] = "everyone"
+    repeats: ClassVar[Repeats] = "whoever starves"
     needs: ClassVar[frozenset[Need]] = frozenset({"own_server"})
 
 
