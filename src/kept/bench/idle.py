@@ -19,10 +19,14 @@ def measure(place: Place, *, jobs: int, seconds: float, settling: float, say: Sa
     lane = warm_up(place)
     place.empty()
     place.settle_down()
-    place.leave_nothing_to_vacuum()
-    say("the server without a worker")
-    time.sleep(settling)  # a server tells its counts some seconds late
-    background = _transactions_per_s(place, min(10.0, seconds))
+    with place.without_autovacuum():
+        say("the server without a worker")
+        time.sleep(settling)  # a server tells its counts some seconds late
+        background = _transactions_per_s(place, min(10.0, seconds))
+        return _watch(place, lane, background, jobs=jobs, seconds=seconds, settling=settling, say=say)
+
+
+def _watch(place: Place, lane: int, background: float, *, jobs: int, seconds: float, settling: float, say: Say) -> Idle:
     with crew.workers(place, DEFAULT, jobs=max(1, jobs)) as worker:
         worker.start()
         say("the worker settles down")

@@ -94,9 +94,25 @@ class Place:
             self.conn.execute("checkpoint")
 
     def leave_nothing_to_vacuum(self) -> None:
-        """On a server of our own: autovacuum's transactions on what we just made would be counted as a worker's."""
+        """On a server of our own: what we just made would have autovacuum take a processor while we watch."""
         if self.own:
             self.conn.execute("vacuum (analyze)")
+
+    @contextmanager
+    def without_autovacuum(self) -> Iterator[None]:
+        """On a server of our own: autovacuum's transactions would be counted as a worker's."""
+        if not self.own:
+            yield
+            return
+        self._autovacuum("off")
+        try:
+            yield
+        finally:
+            self._autovacuum("on")
+
+    def _autovacuum(self, value: LiteralString) -> None:
+        self.conn.execute(SQL("alter system set autovacuum = {}").format(SQL(value)))
+        self.conn.execute("select pg_reload_conf()")
 
     def have_wal(self, megabytes: int) -> None:
         """On a server of our own: as many WAL files as one has that ran for a while and writes over its old ones.
