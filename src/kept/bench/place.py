@@ -16,7 +16,7 @@ from typing import LiteralString
 
 import psycopg
 from psycopg.rows import TupleRow
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Identifier, Literal
 
 from kept.bench.model import Server
 from kept.bench.proc import is_in_memory
@@ -28,17 +28,16 @@ from kept.errors import Error
 
 Conn = psycopg.Connection[TupleRow]
 
+WAL_FILE, LEAST_WAL = 16, 4096  # MB
+MIB = 2**20
 # A server as one would run it: commits are on disk when they are confirmed, and no checkpoint falls into a round.
 OPTIONS = {
     "fsync": "on",
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "shared_buffers": "256MB",
-    "max_wal_size": "4GB",
-    "min_wal_size": "4GB",
     "checkpoint_timeout": "30min",
 }
-WAL_FILE, MOST_WAL = 16, 3200  # MB
 FOLDER, SCHEMA = "kept-bench-", "kept_bench"
 SERVER, HELD = "pg", "held"
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -104,25 +103,35 @@ class Place:
         if not self.own:
             yield
             return
-        self._autovacuum("off")
+        self._configure(autovacuum="off")
         try:
             yield
         finally:
-            self._autovacuum("on")
-
-    def _autovacuum(self, value: LiteralString) -> None:
-        self.conn.execute(SQL("alter system set autovacuum = {}").format(SQL(value)))
-        self.conn.execute("select pg_reload_conf()")
+            self._configure(autovacuum="on")
 
     def have_wal(self, megabytes: int) -> None:
         """On a server of our own: as many WAL files as one has that ran for a while and writes over its old ones.
 
-        To make a new one takes 50 ms, and every commit waits for it.
+        To make a new one takes 50 ms, and every commit waits for it. As long as these last no checkpoint comes.
         """
+        if not self.own:
+            return
+        here = min(megabytes, shutil.disk_usage(self.folder).free // MIB // 4)
+        self.keep_wal(3 * here)
+        for _ in range(here // WAL_FILE):
+            self.conn.execute(self.sql["next_wal_file"])
+        self.conn.execute("checkpoint")
+
+    def keep_wal(self, megabytes: int) -> None:
+        """On a server of our own: no checkpoint before half of that is written, and no file of it is removed."""
         if self.own:
-            for _ in range(min(megabytes, MOST_WAL) // WAL_FILE):
-                self.conn.execute(self.sql["next_wal_file"])
-            self.conn.execute("checkpoint")
+            size = f"{max(megabytes, LEAST_WAL)}MB"
+            self._configure(max_wal_size=size, min_wal_size=size)
+
+    def _configure(self, **settings: str) -> None:
+        for name, value in settings.items():
+            self.conn.execute(SQL("alter system set {} = {}").format(Identifier(name), Literal(value)))
+        self.conn.execute("select pg_reload_conf()")
 
     def check_done(self, lane: int, jobs: int) -> None:
         """Raise unless *jobs* jobs of *lane* are done and none is left: a rate of failures is no rate."""
@@ -190,6 +199,7 @@ def place(site: Site) -> Iterator[Place]:
             facts = _facts(conn, sql, site)
             made = Place(url=site.url, schema=schema, conn=conn, sql=sql, server=facts, folder=site.folder)
             made.own = site.own
+            made.keep_wal(LEAST_WAL)
             made.walinspect = _add_walinspect(conn, sql)
             yield made
         finally:

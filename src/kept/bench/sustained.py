@@ -13,7 +13,7 @@ from kept.bench.rules import grows, slope
 
 EVERY = 0.010  # seconds between two chunks
 LOOK = 0.5  # seconds between two looks at the backlog
-WAL = 0.001  # MB for a job, from its INSERT to history
+WAL = 0.0013  # MB for a job, from its INSERT to history
 STARTING = 0.1  # of the time does not count: the worker has just begun
 
 Backlog = list[tuple[float, float]]
