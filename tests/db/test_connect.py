@@ -136,14 +136,22 @@ def test_our_timeouts_are_added_and_the_urls_own_stay():
 
 
 async def settings(link):
-    names = ["enable_seqscan", "enable_hashjoin", "plan_cache_mode", "jit", "TimeZone", "statement_timeout"]
+    names = [
+        "enable_seqscan",
+        "enable_hashjoin",
+        "plan_cache_mode",
+        "jit",
+        "TimeZone",
+        "statement_timeout",
+        "backend_flush_after",
+    ]
     return (await link.rows(f"select {', '.join(f'current_setting({n!r})' for n in names)}"))[0]
 
 
 async def test_a_workers_session_has_the_settings_its_plans_need(database):
     link = await Link.open(database, name="kept test")
     assert not link.pooled
-    assert await settings(link) == ("off", "off", "force_generic_plan", "off", "UTC", "30s")
+    assert await settings(link) == ("off", "off", "force_generic_plan", "off", "UTC", "30s", "1MB")
     [[name]] = await link.rows("select current_setting('application_name')")
     assert name == "kept test"
     await link.close()
@@ -154,7 +162,7 @@ async def test_behind_a_pooler_each_statement_brings_its_settings_and_leaves_not
     conn = await connect(database)
     conn.prepare_threshold = None
     link = Link(conn, pooled=True)
-    assert await settings(link) == ("off", "off", "force_generic_plan", "off", "UTC", "30s")
+    assert await settings(link) == ("off", "off", "force_generic_plan", "off", "UTC", "30s", "1MB")
     left = await (await conn.execute("select current_setting('enable_seqscan')")).fetchone()
     assert left == ("on",)
     assert await (await conn.execute("select count(*) from pg_prepared_statements")).fetchone() == (0,)

@@ -32,13 +32,15 @@ _DEFAULTS: dict[str, str | int] = {
 
 # A worker's statements have one right plan each, and it is an index scan in a nested loop. Left alone, a plan
 # made while the table was empty would scan the whole of it after a burst: 2.8 s instead of 2 ms a claim.
+# And what it writes goes to the disk as it comes: Linux would keep it for 30 s, and all commits then wait for that.
 _WORKER_SETTINGS: LiteralString = """
 select set_config('enable_seqscan', 'off', {local}), set_config('enable_bitmapscan', 'off', {local}),
        set_config('enable_sort', 'off', {local}), set_config('enable_hashjoin', 'off', {local}),
        set_config('enable_mergejoin', 'off', {local}), set_config('jit', 'off', {local}),
        set_config('plan_cache_mode', 'force_generic_plan', {local}), set_config('timezone', 'UTC', {local}),
        set_config('search_path', 'pg_catalog, pg_temp', {local}), set_config('statement_timeout', '30s', {local}),
-       set_config('idle_in_transaction_session_timeout', '60s', {local})
+       set_config('idle_in_transaction_session_timeout', '60s', {local}),
+       set_config('backend_flush_after', '1MB', {local})
 """
 # What somebody has planted in a schema that every session looks into must not be found by our statements: a function
 # whose arguments fit better wins over PostgreSQL's own, and would run with our rights. Not through a pooler, which
