@@ -67,7 +67,9 @@ PLANTED = {
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("planted", PLANTED)
-def test_a_planted_bug_breaks_a_promise_within_200_worlds(worlds: str, eye: psycopg.Connection, planted: str) -> None:
+def test_a_planted_bug_breaks_a_promise_within_200_worlds_and_in_a_shorter_story(
+    worlds: str, eye: psycopg.Connection, planted: str
+) -> None:
     statements = dict(SQL._statements)
     for name, text in statements.items():
         for right, wrong in PLANTED[planted].items():
@@ -76,5 +78,8 @@ def test_a_planted_bug_breaks_a_promise_within_200_worlds(worlds: str, eye: psyc
     assert statements != SQL._statements, "there is nothing left to plant it in"
     with patch.object(SQL, "_statements", statements):
         broken = next((told for seed in range(200) if (told := tell(worlds, eye, seed)).broken), None)
-    assert broken is not None, f"{planted}: 200 worlds, and nobody noticed"
+        assert broken is not None, f"{planted}: 200 worlds, and nobody noticed"
+        short = shortened(worlds, eye, broken, seconds=10)
+    assert short.promise == broken.promise
+    assert len(short.events) < len(broken.events)
     print(f"{planted}: seed {broken.seed} says {broken.broken}")
