@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -100,6 +101,23 @@ def test_a_run_with_faults_breaks_no_promise_and_leaves_nothing(database, tmp_pa
     assert (hits["kill"].repeats, hits["exit"].repeats) == ("victims", "victims")
     assert hits["kill"].killed
     assert hits["exit"].jobs
+
+
+@pytest.mark.acceptance
+def test_who_was_started_again_does_not_end_when_the_faults_do(database, tmp_path):
+    ended = []
+
+    def at_the_end_of_faults(said: str) -> None:
+        if said.startswith("waiting until"):
+            folder = next(tmp_path.rglob(f"{ledger.LEDGER}-*")).parent
+            last = max(ledger.effects(folder), key=lambda effect: effect.at)
+            watch = os.pidfd_open(last.pid)
+            ended.append(bool(select.select([watch], [], [], 0.5)[0]))
+            os.close(watch)
+
+    plan = Plan(database=database, seconds=3, jobs=300, workers=1, faults=["kill"], seed=1)
+    run(plan, at_the_end_of_faults)
+    assert ended == [False]
 
 
 @pytest.mark.acceptance

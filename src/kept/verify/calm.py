@@ -20,7 +20,10 @@ CALM = 60.0  # seconds without any job settled, after the last fault: who has no
 
 @contextmanager
 def looked_after(scene: Scene) -> Iterator[Problem]:
-    """Meanwhile, who dies is replaced."""
+    """Meanwhile, who dies is replaced.
+
+    Once for a whole run: the kernel ends those that are started here when this thread ends.
+    """
     over = threading.Event()
     problem = Problem()
 
@@ -66,13 +69,13 @@ def at_work(where: Place, problem: Problem) -> int:
         return _moment(conn, where)[0]
 
 
-def calm(scene: Scene, where: Place) -> int:
+def calm(scene: Scene, where: Place, problem: Problem) -> int:
     """No more faults, then no more slots: wait until nothing is live, or nothing moves any more.
 
     Returns until when slots are due.
     """
     scene.producers.clear()  # whoever is not done by now hangs; the judgement will say so
-    with looked_after(scene) as problem, where.connect() as conn:
+    with where.connect() as conn:
         due = _fired(conn, where, problem)
         with suppress(NotFound), conn.transaction():  # one that is not even declared by now never fired
             app.schedules.pause(SCHEDULE, tx=conn)

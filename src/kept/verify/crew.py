@@ -138,15 +138,13 @@ class Processes:
     def stop(self, within: float = ENDING) -> None:
         """End in order, as at a deployment: SIGTERM, and time to drain."""
         self.replace = False
-        for member in self.members:
-            if member.process is not None:
-                with suppress(ProcessLookupError):
-                    member.process.terminate()
+        for process in self._started():
+            with suppress(ProcessLookupError):
+                process.terminate()
         until = time.monotonic() + within
-        for member in self.members:
-            if member.process is not None:
-                with suppress(subprocess.TimeoutExpired):
-                    member.process.wait(max(0.1, until - time.monotonic()))
+        for process in self._started():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, until - time.monotonic()))
 
     def clear(self) -> None:
         """End every process with our mark, whatever state it is in."""
@@ -156,10 +154,13 @@ class Processes:
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for member in self.members:
-                if member.process is not None:
-                    with suppress(subprocess.TimeoutExpired):
-                        member.process.wait(0.2)
+            for process in self._started():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.2)
+
+    def _started(self) -> list[subprocess.Popen[bytes]]:
+        """Those that are not known to have ended; whoever looks after them may learn of it meanwhile."""
+        return [process for member in self.members if (process := member.process) is not None]
 
 
 def end_with_conductor() -> None:

@@ -18,7 +18,7 @@ from kept.errors import Misconfigured
 from kept.verify import faults, ledger, rules
 from kept.verify.app import SCHEDULE, app
 from kept.verify.books import Books, Deeds
-from kept.verify.calm import LOOK, at_work, calm, looked_after
+from kept.verify.calm import LOOK, Problem, at_work, calm, looked_after
 from kept.verify.crew import FOLDER, Command, Processes, own_environment
 from kept.verify.database import look
 from kept.verify.faults.fault import Fault
@@ -65,10 +65,10 @@ def run(plan: Plan, say: Say = lambda _: None) -> Report:
     began = time.monotonic()
     say("preparing the database")
     with place(database.url, needs, plan.keep) as where:
-        with _conducted(plan, where) as scene:
-            since = _storm(plan, scene, where, asked, say)
+        with _conducted(plan, where) as scene, looked_after(scene) as problem:
+            since = _storm(plan, scene, where, asked, problem, say)
             say("waiting until everything is settled")
-            until = calm(scene, where)
+            until = calm(scene, where, problem)
         say("judging")
         terms = Terms(
             seed=plan.seed,
@@ -177,23 +177,22 @@ class Client:
 # --- the storm
 
 
-def _storm(plan: Plan, scene: Scene, where: Place, asked: Sequence[Fault], say: Say) -> int:
+def _storm(plan: Plan, scene: Scene, where: Place, asked: Sequence[Fault], problem: Problem, say: Say) -> int:
     """Faults, until the time is over, every fault had its turn and every job is enqueued.
 
     Returns from when on slots are due: nothing breaks before.
     """
     injector = Injector(scene, asked, seed=plan.seed, seconds=plan.seconds)
     began = time.monotonic()
-    with looked_after(scene) as problem:
-        since = at_work(where, problem)
-        while True:
-            problem()
-            elapsed = time.monotonic() - began
-            if elapsed > plan.seconds and scene.producers.done and injector.over:
-                return since
-            if elapsed > plan.seconds + OVERTIME:
-                return since  # the judgement will say what is missing
-            injector.next(lambda name: say(f"{time.monotonic() - began:.0f} s, fault {injector.count + 1}: {name}"))
+    since = at_work(where, problem)
+    while True:
+        problem()
+        elapsed = time.monotonic() - began
+        if elapsed > plan.seconds and scene.producers.done and injector.over:
+            return since
+        if elapsed > plan.seconds + OVERTIME:
+            return since  # the judgement will say what is missing
+        injector.next(lambda name: say(f"{time.monotonic() - began:.0f} s, fault {injector.count + 1}: {name}"))
 
 
 # --- the judgement
