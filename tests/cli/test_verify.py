@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kept.verify import faults
@@ -44,6 +46,46 @@ def test_a_breach_is_told_with_its_promise_its_items_and_code_1(kept, tmp_path, 
     assert "promise 3: a job is done, and its handler never did it" in said.out
     assert "token" in said.out
     assert "Promise 3 was broken" in said.out.splitlines()[-1]
+    (logs,) = tmp_path.glob("kept-evidence-*")
+    assert f"The logs are in {logs};" in said.out
+    assert logs.stat().st_mode & 0o077 == 0
+    again = kept("verify", "--judge", logs, "--json")
+    assert again.code == 1
+    assert [breach["promise"] for breach in again.json["breaches"]] == [3]
+
+
+def record(folder: Path, **files: str) -> Path:
+    """A record of a run in which nothing was to be done, with some files otherwise."""
+    folder.mkdir()
+    given = {"rows": "", "once": "", "slots": "", "terms": '{"seed":7,"lease":3,"scan":0.5,"seconds":1}\n'} | files
+    for name, text in given.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_a_record_is_judged_without_a_database(nowhere, tmp_path):
+    said = nowhere("verify", "--judge", record(tmp_path / "sound"))
+    assert (said.code, said.out.splitlines()[-1]) == (
+        0,
+        "No promise was broken after 0 jobs and 0 faults in 1 s (seed 7).",
+    )
+    said = nowhere("verify", "--judge", record(tmp_path / "ghost", rows='[1,"plain","done",null,1,1,5]\n'))
+    assert said.code == 1
+    assert "promise 1: a job exists whose transaction did not commit" in said.out
+
+
+def test_what_is_no_record_or_goes_with_more_is_refused(nowhere, tmp_path):
+    said = nowhere("verify", "--judge", tmp_path)
+    assert said.code == 2
+    assert said.err.endswith("is no record of a run that came to its end: there is no file 'rows'\n")
+    said = nowhere("verify", "--judge", record(tmp_path / "cut", terms='{"seed":7,'))
+    assert (said.code, said.out) == (2, "")
+    assert "file 'terms' is not whole" in said.err
+    said = nowhere("verify", "--judge", record(tmp_path / "odd", rows="[1]\n"))
+    assert (said.code, said.out) == (3, "")
+    assert "rows, line 1" in said.err
+    said = nowhere("verify", "--judge", record(tmp_path / "more"), "--seed", 7, "--workers", 4)
+    assert (said.code, said.err) == (2, "kept: judge: it goes without --seed, --workers\n")
 
 
 @pytest.mark.acceptance

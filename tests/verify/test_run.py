@@ -14,6 +14,7 @@ from random import Random
 
 import psycopg
 import pytest
+from msgspec import structs
 
 from kept.db.embedded import Embedded
 from kept.db.embedded.places import socket_folder
@@ -23,6 +24,7 @@ from kept.verify.books import Books
 from kept.verify.crew import MARK, command_of, running
 from kept.verify.faults.fault import Fault
 from kept.verify.injector import sequence
+from kept.verify.record import judged_again
 from kept.verify.run import WORKER, Plan, run
 from support import eventually
 
@@ -101,6 +103,8 @@ def test_a_run_with_faults_breaks_no_promise_and_leaves_nothing(database, tmp_pa
     assert (hits["kill"].repeats, hits["exit"].repeats) == ("victims", "victims")
     assert hits["kill"].killed
     assert hits["exit"].jobs
+    assert judged_again(kept) == structs.replace(report, logs=None)
+    assert report.logs == str(kept)
 
 
 @pytest.mark.acceptance
@@ -135,6 +139,8 @@ def test_a_run_in_which_handlers_are_left_out_is_a_breach(database):
     report = run(Plan(database=database, seconds=2, jobs=300, workers=1, producers=1, faults=[], worker=worker))
     assert {breach.promise for breach in report.breaches} == {3}
     assert report.lost > 10
+    assert report.logs is not None, "nobody asked for them, and without them nobody would learn why"
+    assert judged_again(Path(report.logs)) == structs.replace(report, logs=None)
 
 
 @pytest.mark.acceptance

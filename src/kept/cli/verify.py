@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -13,6 +13,7 @@ from typing import Any
 import click
 import msgspec
 import psycopg
+from click.core import ParameterSource
 
 from kept.cli.main import FAILED, Session, fail
 from kept.cli.measuring import progress, stoppable
@@ -21,9 +22,12 @@ from kept.errors import Refused, Unavailable
 from kept.verify import faults as known_faults
 from kept.verify import tables
 from kept.verify.injector import Say
+from kept.verify.ledger import Torn
 from kept.verify.model import Report
+from kept.verify.record import judged_again
 from kept.verify.run import Plan, run
 
+COMMANDLINE = ParameterSource.COMMANDLINE
 INCOMPLETE = 3  # no promise was broken, and not all was done that would have shown it
 
 
@@ -53,6 +57,12 @@ def _names(_ctx: click.Context, _param: click.Parameter, value: str | None) -> S
 @click.option("--faults", callback=_names, metavar="A,B", help="Faults or groups of them.  [default: all]")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Repeat the faults of an earlier run.")
 @click.option("--keep", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="Keep the logs here.")
+@click.option(
+    "--judge",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Judge the logs of an earlier run again, and start nothing.",
+)
 @click.option("--list", "listing", is_flag=True, help="Name the faults there are, and do nothing.")
 @json_option
 @click.pass_obj
@@ -66,6 +76,7 @@ def verify(
     faults: Sequence[str] | None,
     seed: int | None,
     keep: Path | None,
+    judge: Path | None,
     listing: bool,
     as_json: bool,
 ) -> None:
@@ -78,6 +89,10 @@ def verify(
     """
     if listing:
         _list(as_json=as_json)
+        return
+    if judge is not None:
+        _refuse_more_than(click.get_current_context(), "judge", "as_json")
+        _tell(_read(lambda: judged_again(judge)), as_json=as_json)
         return
     plan = Plan(
         database=database or session.database,
@@ -94,17 +109,31 @@ def verify(
     with stoppable(), progress(quiet=as_json) as say:
         report = _run(plan, say)
     _tell(report, as_json=as_json)
-    if report.breaches:
-        sys.exit(FAILED if any(breach.promise for breach in report.breaches) else INCOMPLETE)
+
+
+def _refuse_more_than(ctx: click.Context, *names: str) -> None:
+    """What else was asked for would be ignored without a word."""
+    given = [each for each in ctx.command.params if ctx.get_parameter_source(each.name or "") is COMMANDLINE]
+    more = sorted(each.opts[0] for each in given if each.name not in names)
+    if more:
+        raise Refused(f"judge: it goes without {', '.join(more)}", field="judge")
 
 
 def _run(plan: Plan, say: Say) -> Report:
     try:
-        return run(plan, say)
+        return _read(lambda: run(plan, say))
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:  # rights that are missing: that is not a promise
         fail(Unavailable(f"the database refused: {' '.join(str(error).split())}"), INCOMPLETE)
+
+
+def _read(report: Callable[[], Report]) -> Report:
+    """Logs that cannot be read break no promise."""
+    try:
+        return report()
+    except Torn as error:
+        fail(error, INCOMPLETE)
 
 
 def _make_room(keep: Path) -> None:
@@ -132,15 +161,24 @@ def _about(fault: known_faults.Fault) -> str:
 
 
 def _tell(report: Report, *, as_json: bool) -> None:
+    """Show it, and end with the code that says the same."""
     if as_json:
         per_million = round(report.duplicates_per_million, 1)
         told = {"duplicates_per_million": per_million, "meaning": tables.means(report)}
         echo_json({**msgspec.to_builtins(report), **told})
-        return
+    else:
+        _show(report)
+    if report.breaches:
+        sys.exit(FAILED if any(breach.promise for breach in report.breaches) else INCOMPLETE)
+
+
+def _show(report: Report) -> None:
     echo_table(tables.COLUMNS, tables.of(report), right=tables.COLUMNS[1:])
     click.echo()
     for breach in report.breaches:
         click.echo(f"promise {breach.promise}: {breach.sentence}" if breach.promise else breach.sentence)
         for item in breach.items:
             click.echo(f"  {item}")
+    if report.logs is not None:
+        click.echo(f"The logs are in {report.logs}; kept verify --judge judges them again.")
     click.echo(tables.means(report))

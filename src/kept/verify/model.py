@@ -168,6 +168,7 @@ class Report(Struct, frozen=True, kw_only=True):
     faults: dict[str, int]
     left_out: dict[str, str]
     breaches: tuple[Breach, ...]
+    logs: str | None = None  # the folder with what was judged, if that was kept
 
     @property
     def duplicates_per_million(self) -> float:

@@ -97,11 +97,12 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         finally:
             with uninterrupted():
                 if keep is not None:
-                    _copy(folder, keep)
+                    copy(folder, keep)
                 until.close()
 
 
-def _copy(folder: Path, keep: Path) -> None:
+def copy(folder: Path, keep: Path) -> None:
+    """What was written down in *folder*, to be read when that is gone."""
     keep.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         if path.is_file() and path.name != leftovers.HELD and os.access(path, os.R_OK):

@@ -9,32 +9,35 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkdtemp
 
 import msgspec
 import psycopg
+from msgspec import structs
+from psycopg.rows import TupleRow
 
 from kept.config import Settings
 from kept.errors import Misconfigured
-from kept.verify import faults, ledger, rules
-from kept.verify.app import SCHEDULE, app
-from kept.verify.books import Books, Deeds
+from kept.verify import faults
+from kept.verify.app import app
 from kept.verify.calm import LOOK, Problem, at_work, calm, looked_after
 from kept.verify.crew import FOLDER, Command, Processes, own_environment
 from kept.verify.database import look
+from kept.verify.evidence import Terms
 from kept.verify.faults.fault import Fault
 from kept.verify.injector import Injector, Say
 from kept.verify.ledger import clock
-from kept.verify.model import Once, Report, Row, Slot
-from kept.verify.place import Conn, Place, place, uninterrupted
+from kept.verify.model import Report
+from kept.verify.place import Place, copy, place, uninterrupted
 from kept.verify.producer import ORDERS, Orders, Producer, open_producer
-from kept.verify.rules import Evidence, Terms
+from kept.verify.record import judged
 from kept.verify.scene import Scene
 
 WORKER = ("-c", "from kept.cli import main; main()", "worker", "kept.verify.app:app")
 PRODUCER = ("-m", "kept.verify.producer")
 CLIENT = 63  # the index of the conductor's own producer
 OVERTIME = 300.0  # seconds beyond those asked for, until every fault had its turn and every job was enqueued
-ROWS = 5000  # read at once
+EVIDENCE = "kept-evidence-"  # folders with the logs of runs that broke a promise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,16 @@ def run(plan: Plan, say: Say = lambda _: None) -> Report:
             left_out=left_out,
             slots=(since, until),
         )
-        return judged(where, terms)
+        return _with_logs(judged(where, terms), plan, where)
+
+
+def _with_logs(report: Report, plan: Plan, where: Place) -> Report:
+    """What shows that a promise was broken is kept, asked for or not: the next run may not break it again."""
+    keep = plan.keep
+    if keep is None and report.breaches:
+        keep = Path(mkdtemp(prefix=EVIDENCE))
+        copy(where.folder, keep)
+    return structs.replace(report, logs=None if keep is None else str(keep))
 
 
 # --- the processes
@@ -163,12 +175,15 @@ class Client:
     def settled(self, job: int, within: float) -> bool:
         until = time.monotonic() + within
         while time.monotonic() < until:
-            with suppress(psycopg.Error), self._where.connect() as conn:
-                row = conn.execute(self._where.sql["is_live"], {"job": job}).fetchone()
-                if row == (False,):
-                    return True
+            if self._look(self._where.sql["is_live"], job) == (False,):
+                return True
             time.sleep(LOOK)
         return False
+
+    def _look(self, query: str, job: int) -> TupleRow | None:
+        with suppress(psycopg.Error), self._where.connect() as conn:
+            return conn.execute(query, {"job": job}).fetchone()
+        return None
 
     def close(self) -> None:
         self._producer.close()
@@ -193,27 +208,3 @@ def _storm(plan: Plan, scene: Scene, where: Place, asked: Sequence[Fault], probl
         if elapsed > plan.seconds + OVERTIME:
             return since  # the judgement will say what is missing
         injector.next(lambda name: say(f"{time.monotonic() - began:.0f} s, fault {injector.count + 1}: {name}"))
-
-
-# --- the judgement
-
-
-def judged(where: Place, terms: Terms) -> Report:
-    """Read everything, and judge it."""
-    with where.connect() as conn, conn.transaction():
-        evidence = Evidence(
-            books=Books(ledger.told(where.folder)),
-            deeds=Deeds(ledger.effects(where.folder)),
-            hits=ledger.hits(where.folder),
-            rows=_rows(conn, where),
-            once=[Once(*row) for row in conn.execute(where.sql["once"])],
-            slots=[Slot(*row) for row in conn.execute(where.sql["slots"], {"schedule": SCHEDULE})],
-        )
-        return rules.judge(evidence, terms)
-
-
-def _rows(conn: Conn, where: Place) -> Iterator[Row]:
-    with conn.cursor(name="rows") as cursor:
-        cursor.itersize = ROWS
-        for row in cursor.execute(where.sql["rows"]):
-            yield Row(*row)
