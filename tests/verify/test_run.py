@@ -108,6 +108,27 @@ def test_a_run_with_faults_breaks_no_promise_and_leaves_nothing(database, tmp_pa
 
 
 @pytest.mark.acceptance
+def test_whoever_is_frozen_past_his_lease_tries_to_write_afterwards_and_is_refused(database):
+    report = run(Plan(database=database, seconds=4, jobs=200, workers=2, faults=["stop"], seed=1))
+    assert report.breaches == ()
+    assert report.zombies_refused >= report.faults["stop"] >= 1
+
+
+@pytest.mark.acceptance
+def test_the_process_in_which_a_suspect_runs_is_killed_in_the_midst_of_it_and_the_job_is_done(database, tmp_path):
+    kept = tmp_path / "kept"
+    report = run(Plan(database=database, seconds=2, jobs=100, workers=2, faults=["child"], seed=1, keep=kept))
+    assert report.breaches == ()
+    (hit, *_) = ledger.hits(kept)
+    assert "with job" in hit.victim
+    (token,) = {line.token for line in ledger.effects(kept) if line.job == hit.jobs[0]}
+    began = sorted((line.at, line.pid) for line in ledger.effects(kept) if (line.what, line.token) == ("began", token))
+    assert len(began) == 3
+    assert began[1][1] == hit.killed[0], "once it ended its worker, once its process was killed, and then it is done"
+    assert report.recovery["child"].jobs == 1
+
+
+@pytest.mark.acceptance
 def test_who_was_started_again_does_not_end_when_the_faults_do(database, tmp_path):
     ended = []
 

@@ -153,11 +153,12 @@ def completes(ctx: Context, token: int, ms: int) -> None:
 
 
 @app.task(retry=PATIENT, timeout=LIMIT)
-async def exits(ctx: Context, token: int) -> None:
-    """Ends its process once."""
+async def exits(ctx: Context, token: int, ms: int = 0) -> None:
+    """Ends its process once; from then on it runs alone in one, and takes a while."""
     _note("began", token, ctx)
     if ctx.attempt == 1:
         os._exit(3)
+    await asyncio.sleep(ms / 1000)
     _note("effect", token, ctx)
 
 

@@ -58,7 +58,15 @@ class Cause(Struct, frozen=True, kw_only=True):
 def causes(hits: Iterable[Hit], deeds: Deeds, terms: Terms) -> list[Cause]:
     """What can explain that something ran twice."""
     able = [hit for hit in hits if _struck(hit) and hit.repeats != "nobody"]
-    return [cause for hit in able for cause in (_deaths if hit.jobs else _strike)(hit, deeds, terms)]
+    return [cause for hit in able for cause in _causes(hit, deeds, terms)]
+
+
+def _causes(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
+    """Of a hit whose jobs do the harm, each death that they cause; and what was done to processes beside that."""
+    if hit.jobs:
+        yield from _deaths(hit, deeds, terms)
+    if hit.killed or not hit.jobs:
+        yield from _strike(hit, deeds, terms)
 
 
 def _struck(hit: Hit) -> bool:

@@ -63,9 +63,9 @@ class Ledger:
         self._journal.write((what, token, job, attempt, self._pid, clock(), self._parent))
 
 
-def effects(folder: Path) -> Iterator[Effect]:
-    """What all handlers wrote down; in order within a process, in no order between them."""
-    for path in sorted(folder.glob(f"{LEDGER}-*")):
+def effects(folder: Path, pid: int | None = None) -> Iterator[Effect]:
+    """What all handlers wrote down, or those of one process; in order within a process, in no order between them."""
+    for path in sorted(folder.glob(f"{LEDGER}-*" if pid is None else f"{LEDGER}-{pid}-*")):
         yield from read(path, Effect)
 
 

@@ -12,6 +12,9 @@ select count(*) from kept.job;
 -- name: is_live
 select exists (select from kept.job where id = %(job)s);
 
+-- name: holder
+select w.pid from kept.job j join kept.worker w on w.id = j.worker where j.id = %(job)s;
+
 -- name: rows
 select id, task, state, reason, attempt, charged, (payload ->> 'token')::bigint from kept.jobs;
 

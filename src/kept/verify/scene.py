@@ -16,10 +16,12 @@ from kept.verify.server import Server
 
 
 class Client(Protocol):
-    """Who enqueues one job for a fault, and waits for its end."""
+    """Who enqueues one job for a fault, and looks what becomes of it."""
 
     def enqueue(self, task: str, **args: object) -> int: ...
     def settled(self, job: int, within: float) -> bool: ...
+    def holder(self, job: int, within: float) -> int | None:
+        """The process of the worker that has claimed it."""
 
 
 @dataclass(slots=True)

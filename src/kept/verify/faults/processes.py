@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from kept.verify.crew import Role, parent_of
 from kept.verify.faults.fault import Fault, Group, Need
+from kept.verify.ledger import effects
 from kept.verify.model import Repeats
 from kept.verify.scene import Scene
 
@@ -17,6 +18,8 @@ THAWED = 1.5  # seconds past lease and scan before the frozen go on: others have
 WAIT, LOOK = 5.0, 0.1  # seconds for somebody to be there, and between looks
 TOLD = 1.0  # seconds within which a worker's jobs run elsewhere when its keeper tells of its death
 HURRY = 0.2  # seconds between two signals
+BUSY = 1500  # milliseconds that a handler takes which is to be met in the midst of it
+SUSPECTED = 10.0  # seconds for a job to end one process and be begun alone in another
 
 
 class _OnWorkers(Fault):
@@ -67,11 +70,20 @@ class KillSupervisor(Kill):
 
 
 class KillChild(Kill):
-    """SIGKILL of the process in which a suspect runs alone, or stands by to."""
+    """SIGKILL of the process in which a suspect runs alone, in the midst of it; or of one that stands by to."""
 
     name: ClassVar[str] = "child"
     role: ClassVar[Role] = "child"
     needs: ClassVar[frozenset[Need]] = frozenset({"several"})  # those on their own have none that stands by
+
+    def inject(self, scene: Scene, chance: Random) -> str:
+        job = scene.client.enqueue("exits", ms=BUSY)
+        scene.jobs.append(job)
+        pid = next(iter(eventually(lambda: _runs_alone(scene, job), SUSPECTED)), None)
+        if pid is None:  # it has not come so far
+            return super().inject(scene, chance)
+        scene.kill(pid)
+        return f"child {pid} with job {job}"
 
 
 class Host(_OnWorkers):
@@ -98,7 +110,7 @@ class Stop(_OnWorkers):
     whole: ClassVar[bool] = True
 
     def inject(self, scene: Scene, chance: Random) -> str:
-        pid = victim(scene, "worker", chance)
+        pid = _about_to_write(scene) or victim(scene, "worker", chance)
         if pid is None:
             return ""
         frozen = (pid, *scene.workers.below(pid)) if self.whole else (pid,)
@@ -130,6 +142,22 @@ class Term(_OnWorkers):
         time.sleep(HURRY)
         scene.tell(pid, signal.SIGTERM)
         return f"worker {pid}"
+
+
+def _about_to_write(scene: Scene) -> int | None:
+    """A worker with a handler that commits its completion in a moment: frozen now, it tries when the lease is gone."""
+    pid = scene.client.holder(scene.client.enqueue("completes", ms=BUSY), WAIT)
+    time.sleep(HURRY)
+    return pid if pid in scene.workers.pids("worker") else None
+
+
+def _runs_alone(scene: Scene, job: int) -> list[int]:
+    """The process in which *job* runs alone."""
+    return [
+        pid
+        for pid in scene.workers.pids("child")
+        if any(line.job == job and line.what == "began" for line in effects(scene.folder, pid))
+    ]
 
 
 def victim(scene: Scene, role: Role, chance: Random) -> int | None:
