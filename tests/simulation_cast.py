@@ -112,6 +112,7 @@ class Cast:
         self.completing: dict[Gated, tuple[int, int]] = {}  # which attempt it is about to complete
         self.trace: list[tuple[object, ...]] = []
         self._said: dict[Gated, list[tuple[str, datetime]]] = {}
+        self._crowded: set[Gated] = set()  # whose transaction was not the only one
         self.stirring: set[str] = set()  # frozen workers that say what they were about to say
         self._count = 0
         self._handling: set[str] = set()

@@ -55,14 +55,24 @@ class World(Cast):
             said.append((what, self.now))
             names = [each for each, _ in said]
             if names.count("begin") <= names.count("end"):
-                deeds.append(Deed(conn.actor, tuple(said)))
+                alone = conn not in self._crowded | self.stage.failed
+                deeds.append(Deed(conn.actor, tuple(said), alone))
                 said.clear()
+                self._crowded.discard(conn)
+                self.stage.failed.discard(conn)
                 if conn in self.completing:
                     self.oracle.ends[self.completing.pop(conn)] = "complete"
                 self.oracle.accepted |= self.meant.pop(conn, {})
         self.stage.done.clear()
+        self._crowd()
         if deeds or always or self.oracle.faults:
             self.oracle.check(deeds, furthest=self.furthest)
+
+    def _crowd(self) -> None:
+        """Transactions that are open together may be in each other's way; so may one that waits for a lock."""
+        open = [conn for conn, said in self._said.items() if said and not conn.closed]
+        if len(open) > 1 or self.stage.waiting:
+            self._crowded.update(open)
 
     async def go(self, place: str, fate: str) -> bool:
         """Let whoever waits at *place* go on; what becomes of its statement, or what its handler comes to."""

@@ -24,10 +24,14 @@ FAILING = ("raise", "unkept", "interrupted")  # interrupted: out of time
 
 
 class Deed(NamedTuple):
-    """A statement, or a transaction, that took effect: whose it was, what it said, and when it said that."""
+    """A statement, or a transaction, that took effect: whose it was, what it said, and when it said that.
+
+    *alone*: all it said was heard, and no other transaction was open meanwhile, whose rows it would have had to leave.
+    """
 
     actor: str
     said: tuple[tuple[str, datetime], ...]
+    alone: bool
 
     def when(self, what: str) -> datetime | None:
         return next((at for said, at in self.said if said == what), None)
@@ -130,6 +134,8 @@ class Oracle:
             if before is not None and before.state != "live" and known.state == "live":
                 raise AssertionError(f"4: the identity {id} was lost and lives again")
         self.live, self.settled, self.workers = live, settled, workers
+        for deed in acted:
+            self._taken_over(deed)
         self._effects()
 
     def _read(self) -> tuple[dict[int, Any], dict[int, Any], dict[UUID, Any]]:
@@ -204,6 +210,14 @@ class Oracle:
             f"4: job {before.id} was taken from a live worker: {lease} at {at}"
         )
 
+    def _taken_over(self, deed: Deed) -> None:
+        """Whoever looks for the dead takes back all that they held, at once."""
+        at = deed.when("lose_expired")
+        if deed.alone and at is not None:
+            self.counts["looked for the dead"] += 1
+            left = self.overdue(at, timedelta())
+            assert not left, f"6: {left} are still in the name of the dead after {deed}"
+
     def _closed(self, record: Any, before: Any, deeds: list[Deed]) -> None:
         self.counts[record.state] += 1
         if record.state == "cancelled":
@@ -240,8 +254,8 @@ class Oracle:
     # --- at the end
 
     def overdue(self, now: datetime, grace: timedelta) -> list[int]:
-        """Jobs that a worker holds whose lease ran out longer than *grace* ago."""
-        late = {id for id, each in self.workers.items() if each.state != "live" or each.lease_until + grace < now}
+        """Jobs that a worker holds whose lease ran out *grace* ago."""
+        late = {id for id, each in self.workers.items() if each.state != "live" or each.lease_until + grace <= now}
         return [row.id for row in self.live.values() if row.worker in late]
 
     def due(self, now: datetime) -> set[int]:

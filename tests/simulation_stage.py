@@ -132,6 +132,7 @@ class Stage:
         self.dead: set[str] = set()
         self.easy: set[object] = set()  # tasks that need not wait at gates
         self.done: list[tuple[Gated, str]] = []  # statements that were carried out since anybody asked
+        self.failed: set[Gated] = set()  # with a statement that was not carried out, or not heard of
         self.held: set[str] = set()  # actors whose last statement was carried out, and that are not to know
         self.connections: dict[str, list[Gated]] = {}
         self.tasks: dict[str, set[asyncio.Task[Any]]] = {}
@@ -228,6 +229,13 @@ class Stage:
 
     async def through(self, conn: Gated, what: str, go: Callable[[], Awaitable[Any]]) -> Any:
         """Carry out a statement, once the gate is open, and let *conn*'s actor know, or not."""
+        try:
+            return await self._through(conn, what, go)
+        except BaseException:
+            self.failed.add(conn)
+            raise
+
+    async def _through(self, conn: Gated, what: str, go: Callable[[], Awaitable[Any]]) -> Any:
         fate = await self.gate(conn.place, what)
         if fate == "cut":
             self.end_session(conn)
