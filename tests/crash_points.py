@@ -66,6 +66,10 @@ POINTS = [
     *points_of("schedules.settled schedules.close schedules.note_successes", "upkeep"),
     # publish
     *points_of("outbox.publish outbox.sink_works"),
+    *points_of("outbox.lock_sink outbox.sink_failed outbox.rest_sink", "outage"),
+    # runners
+    *points_of("runners.take runners.finish"),
+    *points_of("runners.abandon", "kill"),
 ]
 
 
@@ -109,7 +113,7 @@ def hit_points(
                 say(_line(point.name, hits, time.monotonic() - began))
             stage.calm()
         report = stage.judge(seed)
-        return Outcome(names, hits, report, [*broken, *report.breaches, *stage.judge_events()])
+        return Outcome(names, hits, report, [*broken, *report.breaches, *stage.judge_events(), *stage.judge_runner()])
 
 
 def _line(name: str, hits: Hits, seconds: float) -> str:

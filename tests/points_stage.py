@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 
@@ -27,7 +28,7 @@ from kept.verify.model import Breach, Effect, Hit, Line, Report
 from kept.verify.place import Place, uninterrupted
 from kept.verify.producer import open_producer
 from kept.verify.run import judged
-from points_app import HEARD, SHELVED
+from points_app import AWAY, HEARD, SHELVED, TIDIED, Pass
 from points_producer import EMITTER
 
 HERE = Path(__file__).parent
@@ -78,6 +79,7 @@ class Stage:
         self.chance = random.Random(seed)
         self._waited_for = self.armed
         self._poisoned = False
+        self._calm = 0  # since when nothing is armed any more
         self.faults = Journal(where.folder / FAULTS)
         environ = own_environment() | {
             "KEPT_DATABASE_URL": where.direct,
@@ -88,6 +90,8 @@ class Stage:
             "KEPT_ERROR_BACKOFF": "200ms",
             "KEPT_ERROR_JITTER": "50ms",
             "KEPT_SHUTDOWN_GRACE": "2s",
+            "KEPT_SINK_PAUSE": "100ms",
+            "KEPT_SINK_PAUSE_MAX": "500ms",
             "KEPT_SPARE": "off",
             "KEPT_LOG_LEVEL": "error",
             "PYTHONPATH": str(HERE),
@@ -198,17 +202,25 @@ class Stage:
             conn.execute(f'update "{self.where.schema}".runner set next_at = now()')
         self.kill()
 
+    def outage(self) -> None:
+        """The broker is away."""
+        away = self.where.folder / AWAY
+        away.touch()
+        within(lambda: not self._waited_for.exists(), PATIENCE)
+        away.unlink()
+
     # --- the end
 
     def calm(self) -> None:
         """No more faults, jobs or slots; but poison that is left still kills who runs it."""
-        began = clock()
+        began = self._calm = clock()
         (self.where.folder / "over").touch()
         within(lambda: self.producers.done, CALM)
         with self.where.connect() as conn:
             with conn.transaction():
                 app.schedules.pause(SCHEDULE, tx=conn)
             within(lambda: conn.execute(self.where.sql["live"]).fetchone() == (0,), CALM)
+        within(lambda: any(each.began > began for each in self._passes()), CALM)
         self.workers.stop()
         if self._poisoned:
             self.faults.write(
@@ -237,6 +249,20 @@ class Stage:
                 yield Breach(2, f"an acknowledged event was never {name}", tuple(lost))
             if phantom:
                 yield Breach(1, f"an event was {name} whose transaction did not commit", tuple(phantom))
+
+    def judge_runner(self) -> Iterator[Breach]:
+        """The singleton's passes: one after the other, and to the end. Who was frozen in one may be late with it."""
+        passes = sorted(
+            (each for each in self._passes() if each.ended - each.began < LEASE * 1e9), key=lambda p: p.began
+        )
+        twice = [f"{one.began} and {other.began}" for one, other in pairwise(passes) if other.began < one.ended]
+        if twice:
+            yield Breach(0, "two passes of a singleton ran at once", tuple(twice))
+        if self._calm and not any(each.began > self._calm for each in passes):
+            yield Breach(0, "a runner does not run any more")
+
+    def _passes(self) -> list[Pass]:
+        return [each for path in self.where.folder.glob(f"{TIDIED}-*") for each in read(path, Pass)]
 
     @contextmanager
     def looked_after(self) -> Iterator[None]:
@@ -274,6 +300,7 @@ PROVOKED: dict[str, Callable[[Stage], None]] = {
     "poison": Stage.poison,
     "quiet": Stage.quiet,
     "upkeep": Stage.upkeep,
+    "outage": Stage.outage,
 }
 
 

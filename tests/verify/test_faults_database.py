@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kept.verify import disk, pooler
@@ -52,6 +54,9 @@ def test_a_standby_that_is_not_waited_for_loses_what_the_server_lost_and_nothing
     assert report.lost == 0
 
 
-def test_a_standby_that_should_be_waited_for_and_is_not_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_standby_that_should_be_waited_for_and_is_not_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # for the evidence
     monkeypatch.setattr(failover.PromoteInStep, "in_step", False)
     assert 2 in {breach.promise for breach in storm("promote-sync").breaches}

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.acceptance
 
 HERE = Path(__file__).parents[1]
 SOME = ("caller.commit", "jobs.claim", "settle", "retry", "reclaim.rest")
-FEATURES = ("jobs", "outbox", "schedules")
+FEATURES = ("jobs", "outbox", "runners", "schedules")
 
 
 def chosen(*names: str) -> list:

@@ -56,6 +56,7 @@ def _no_record(folder: Path, why: str) -> Refused:
 
 
 def _write(path: Path, lines: Iterable[object]) -> None:
+    path.touch(mode=0o600)
     with path.open("wb") as file:
         for line in lines:
             file.write(_encode(line) + b"\n")
