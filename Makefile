@@ -2,14 +2,14 @@
 PY ?= python3
 BIN := .venv/bin
 PG15 ?= /usr/lib/postgresql/15/bin
-OUT ?= verify-full
+OUT ?= verify-full/$(shell date +%Y-%m-%d-%H%M%S)
 # Tests start a thousand processes. Where bytecode is turned off, each of them would compile Kept anew: 0.3 s.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow simulate storm verify verify-full verify-points verify-planted test-15 bench-peers lock clean
+.PHONY: help demo publisher test check check-rest venv lint types imports test-debian test-slow simulate storm verify verify-full verify-points verify-planted planted-at-random test-15 bench-peers lock clean
 
 help: ## this list
-	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
 
 demo: .venv/.demo ## a fleet of workers, killed every few seconds, losing nothing (Ctrl-C ends it)
 	@$(BIN)/python examples/demo
@@ -49,11 +49,11 @@ simulate: .venv/.dev ## worlds of jobs and of schedules, drawn from seeds, and t
 verify: .venv/.dev ## the promises under faults, small: about two minutes (SEED=)
 	$(BIN)/kept verify --seconds 75 --seed $(or $(SEED),1)
 
-verify-full: .venv/.dev ## the promises under every fault, 1,000,000 jobs: reports in OUT (SEED= JOBS= SECONDS= OUT=)
-	@mkdir -p $(OUT)
-	$(BIN)/kept verify --jobs $(or $(JOBS),1000000) --seconds $(or $(SECONDS),1200) --seed $(or $(SEED),1) --json > $(OUT)/all.json
+verify-full: .venv/.dev ## the promises under every fault, 1,000,000 jobs: the logs are kept in OUT (SEED= JOBS= SECONDS= OUT=)
+	@out=$(OUT); mkdir -p $$out; \
+	$(BIN)/kept verify --jobs $(or $(JOBS),1000000) --seconds $(or $(SECONDS),1200) --seed $(or $(SEED),1) --keep $$out/all || exit 1; \
 	for fault in promote promote-sync pgbouncer; do \
-	  $(BIN)/kept verify --faults $$fault,kill,host --seed $(or $(SEED),1) --json > $(OUT)/$$fault.json || exit 1; \
+	  $(BIN)/kept verify --faults $$fault,kill,host --seed $(or $(SEED),1) --keep $$out/$$fault || exit 1; \
 	done
 
 test-slow: .venv/.dev ## tests that take minutes
@@ -64,6 +64,9 @@ verify-points: .venv/.dev ## every crash point in every way: killed, an error be
 
 verify-planted: .venv/.dev ## known bugs, planted one by one: the judge of `kept verify` has to raise the alarm at each (PLANTS=)
 	@$(BIN)/python tests/planted_bugs.py $(PLANTS)
+
+planted-at-random: .venv/.dev ## the same bugs in runs with faults at random: which of them such runs find (SEED= PLANTS=)
+	@$(BIN)/python tests/planted_at_random.py --seed $(or $(SEED),1) $(PLANTS)
 
 test-15: .venv/.dev ## the suite on PostgreSQL 15
 	KEPT_PG_BIN=$(PG15) $(BIN)/python -m pytest -n 2 -q -m "not slow and not debian"

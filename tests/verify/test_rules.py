@@ -341,6 +341,18 @@ def test_a_zombie_that_was_refused_and_wrote_all_the_same_is_told(world):
     assert world.broken() == {4}
 
 
+def test_a_job_that_outstays_its_time_is_begun_again_and_may_write_once_only(world):
+    world.job(1, "overstays", attempt=2)
+    world.did(1, "began", at=2)
+    world.did(1, "began", at=4, attempt=2)
+    world.did(1, "lost", at=5)
+    world.once.append(Once(1, 1, 2))
+    assert world.broken() == set()
+    world.once[-1] = Once(1, 1, 1)
+    assert world.broken() == {4}
+    assert world.judged().zombies_written == 1
+
+
 # --- twice
 
 

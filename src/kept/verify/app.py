@@ -36,6 +36,8 @@ PATIENT = Retry(max_attempts=200, delay="100ms", max_delay="1s", jitter="50ms")
 BRIEF = Retry(max_attempts=POISON_ATTEMPTS, delay="100ms", max_delay="200ms", jitter="0s")
 LIMIT = "60s"
 BEYOND = 0.7  # seconds past the lease
+TIME, OVER = 2000, 700  # milliseconds that a handler has, and that it goes on for when they are over
+LONGER = 200  # … and that its next attempt takes longer than that
 ROOM = 64 << 20  # bytes that a process may still take when memory runs out
 
 app = App()
@@ -132,6 +134,16 @@ def completes(ctx: Context, token: int, ms: int) -> None:
 
     In a thread, which nobody can cancel: frozen past its lease, it goes on where it stood and tries to write.
     """
+    _write_and_complete(ctx, token, ms)
+
+
+@app.task(retry=PATIENT, timeout=f"{TIME}ms")
+def overstays(ctx: Context, token: int) -> None:
+    """The same, but goes on when its time is over: it tries to write while its next attempt runs, maybe beside it."""
+    _write_and_complete(ctx, token, TIME + OVER if ctx.attempt == 1 else OVER + LONGER)
+
+
+def _write_and_complete(ctx: Context, token: int, ms: int) -> None:
     sql = load("kept.verify", app.settings.schema)
     row = {"token": token, "job": ctx.job.id, "attempt": ctx.attempt}
     name = "kept verify handler"
@@ -210,8 +222,8 @@ async def beat(ctx: Context) -> None:
 
 TASKS: dict[str, Any] = {
     task.name: task
-    for task in (plain, keyed, in_order, flaky, defers, slow, lingers, threaded, completes, exits, poison, hogs,
-                 recurses, holds_gil, blocks)
+    for task in (plain, keyed, in_order, flaky, defers, slow, lingers, threaded, completes, overstays, exits, poison,
+                 hogs, recurses, holds_gil, blocks)
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ SINGLES = {
     "keyed": 25,
     "in_order": 25,
     "completes": 20,
+    "overstays": 2,
     "slow": 10,
     "lingers": 5,
     "threaded": 10,

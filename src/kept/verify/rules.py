@@ -13,7 +13,8 @@ from kept.verify.slots import slots
 
 __all__ = ["Evidence", "Terms", "judge"]
 
-POISON, ONCE = "poison", "completes"
+POISON = "poison"
+ONCE = ("completes", "overstays")  # that commit their effect together with their completion
 PROMISED = {POISON: ("failed", "worker_died")}  # how such a job has to end, if not as done
 
 
@@ -121,7 +122,7 @@ def _ending(row: Row, token: int, seen: Evidence, states: _States, found: Findin
             found.add(5, "a job that kills its process did not end as it should", f"{_job(row)} is {row.state}")
     elif row.state != "done":
         found.add(5, "a job failed that had done no wrong", f"{_job(row)} is {row.state}: {row.reason}")
-    elif task == ONCE:
+    elif task in ONCE:
         states.row[token] = (row.id, row.attempt)
     elif token not in seen.deeds.first:
         found.lost += 1

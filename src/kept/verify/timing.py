@@ -11,7 +11,7 @@ from kept.verify.evidence import Evidence, Findings
 from kept.verify.model import Hit, Recovery
 
 UNMOVED = ("holds_gil", "blocks")  # what they do to their process must not cost its lease
-FATAL = ("poison", "exits")  # that end their process themselves: each beginning explains the next
+RESTARTING = ("poison", "exits", "overstays")  # that end their process or outstay their time: that explains the next
 NOTHING = (0, 0)
 LATE, LATE_MOSTLY = 5.0, 2.0  # seconds for whoever takes over to get around to it, on a machine that is this busy
 # … but for most no longer than was promised: a keeper that tells nobody would pass for one that is slow.
@@ -39,7 +39,7 @@ def restarts(seen: Evidence, causes: Sequence[Cause], found: Findings) -> None:
     """What was begun and did not fail is begun again only because of a fault; that it holds up its process is none."""
     for token, one, other in seen.deeds.restarted():
         task = seen.books.task(token)
-        if task not in FATAL and not any(cause.spans(one, other) for cause in causes):
+        if task not in RESTARTING and not any(cause.spans(one, other) for cause in causes):
             item = f"token {token}, a {task} job"
             if task in UNMOVED:
                 found.add(7, "a job that holds up its process was begun again", item)
