@@ -180,13 +180,9 @@ class Client:
             time.sleep(LOOK)
         return False
 
-    def holder(self, job: int, within: float) -> int | None:
-        until = time.monotonic() + within
-        while time.monotonic() < until:
-            if (found := self._look(self._where.sql["holder"], job)) is not None:
-                return int(found[0])
-            time.sleep(LOOK)
-        return None
+    def holder(self, job: int) -> int | None:
+        found = self._look(self._where.sql["holder"], job)
+        return None if found is None else int(found[0])
 
     def _look(self, query: str, job: int) -> TupleRow | None:
         with suppress(psycopg.Error), self._where.connect() as conn:

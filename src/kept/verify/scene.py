@@ -20,8 +20,8 @@ class Client(Protocol):
 
     def enqueue(self, task: str, **args: object) -> int: ...
     def settled(self, job: int, within: float) -> bool: ...
-    def holder(self, job: int, within: float) -> int | None:
-        """The process of the worker that has claimed it."""
+    def holder(self, job: int) -> int | None:
+        """The process of the worker that has claimed it, if anybody has and the database can be asked."""
 
 
 @dataclass(slots=True)

@@ -110,7 +110,8 @@ class Stop(_OnWorkers):
     whole: ClassVar[bool] = True
 
     def inject(self, scene: Scene, chance: Random) -> str:
-        pid = _about_to_write(scene) or victim(scene, "worker", chance)
+        _, pid = _about_to_write(scene)
+        pid = pid or victim(scene, "worker", chance)
         if pid is None:
             return ""
         frozen = (pid, *scene.workers.below(pid)) if self.whole else (pid,)
@@ -129,6 +130,24 @@ class StopAlone(Stop):
     whole: ClassVar[bool] = False
 
 
+class StopThenKill(_OnWorkers):
+    """SIGSTOP of a worker until its job runs elsewhere, then SIGKILL: its keeper must not take that job back."""
+
+    name: ClassVar[str] = "stop-kill"
+
+    def inject(self, scene: Scene, chance: Random) -> str:
+        job, pid = _about_to_write(scene)
+        pid = pid or victim(scene, "worker", chance)
+        if pid is None:
+            return ""
+        scene.freeze(pid)
+        try:
+            eventually(lambda: [each for each in _holders(scene, job) if each != pid], scene.lease + scene.scan + WAIT)
+        finally:
+            scene.kill(pid)
+        return f"worker {pid}"
+
+
 class Term(_OnWorkers):
     """SIGTERM twice, as by somebody in a hurry: what runs is given back at once."""
 
@@ -144,11 +163,18 @@ class Term(_OnWorkers):
         return f"worker {pid}"
 
 
-def _about_to_write(scene: Scene) -> int | None:
-    """A worker with a handler that commits its completion in a moment: frozen now, it tries when the lease is gone."""
-    pid = scene.client.holder(scene.client.enqueue("completes", ms=BUSY), WAIT)
+def _about_to_write(scene: Scene) -> tuple[int, int | None]:
+    """A job that commits its completion in a moment, and its worker: frozen now, that tries when the lease is gone."""
+    job = scene.client.enqueue("completes", ms=BUSY)
+    pid = next(iter(eventually(lambda: _holders(scene, job))), None)
     time.sleep(HURRY)
-    return pid if pid in scene.workers.pids("worker") else None
+    return job, pid if pid in scene.workers.pids("worker") else None
+
+
+def _holders(scene: Scene, job: int) -> list[int]:
+    """Who has claimed *job*."""
+    pid = scene.client.holder(job)
+    return [] if pid is None else [pid]
 
 
 def _runs_alone(scene: Scene, job: int) -> list[int]:
@@ -182,5 +208,6 @@ FAULTS: tuple[Fault, ...] = (
     Host(),
     Stop(),
     StopAlone(),
+    StopThenKill(),
     Term(),
 )
