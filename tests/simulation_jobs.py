@@ -67,6 +67,14 @@ class World(Cast):
         self._crowd()
         if deeds or always or self.oracle.faults:
             self.oracle.check(deeds, furthest=self.furthest)
+        for deed in deeds:
+            self._looked_below(deed)
+
+    def _looked_below(self, deed: Deed) -> None:
+        """Whoever looked below its floors knows of all that is due."""
+        hand = next((each for each in self.workers.values() if each.actor == deed.actor), None)
+        if hand is not None and deed.alone and deed.when("survey") and hand.worker._rounds._looked_below:
+            self.oracle.looked_below(hand.worker._post.book._floors)
 
     def _crowd(self) -> None:
         """Transactions that are open together may be in each other's way; so may one that waits for a lock."""

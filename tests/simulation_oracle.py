@@ -5,6 +5,7 @@ step the tables are held against it. It is told, never asks Kept, and believes n
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from psycopg.rows import namedtuple_row
 
 Attempt = tuple[int, int]  # job, attempt
 
-LIVE = "select id, lane, worker, attempt, uncharged, suspect, ready, due_at, order_key from kept.job"
+LIVE = "select id, lane, priority, worker, attempt, uncharged, suspect, ready, due_at, order_key from kept.job"
 SETTLED = "select id, state, attempt, uncharged, worker, reason, code from kept.history"
 WORKERS = "select id, state, lease_until from kept.worker"
 EFFECTS = "select job, attempt from kept.effect"
@@ -217,6 +218,14 @@ class Oracle:
             self.counts["looked for the dead"] += 1
             left = self.overdue(at, timedelta())
             assert not left, f"6: {left} are still in the name of the dead after {deed}"
+
+    def looked_below(self, floors: Mapping[tuple[int, int], int]) -> None:
+        """A worker has just looked below its *floors*: what it may claim is above them, by lane and priority."""
+        self.counts["looked below"] += 1
+        for row in self.live.values():
+            if row.worker is None and row.ready and row.lane not in self.paused and not self.lanes[row.lane].ordered:
+                floor = floors.get((row.lane, row.priority))
+                assert floor is not None and floor <= row.id, f"13: {row} is hidden by the floor {floor}"
 
     def _closed(self, record: Any, before: Any, deeds: list[Deed]) -> None:
         self.counts[record.state] += 1

@@ -61,6 +61,7 @@ PLANTED = {
     "a claim that does not check its lease": {LEASE_CHECK: "true"},
     "a reclaim from those who live": {"where state = 'lost' or (state = 'live' and lease_until <= kept.now())": ""},
     "a reclaim that leaves some for later": {"for update of j skip locked ": "limit 1 for update of j skip locked "},
+    "a look below the floors that stops at a priority": {" and j.priority < b.priority": " and false"},
     "releases that are charged": {"case when p.charged then 0 else 1 end": "0"},
 }
 
