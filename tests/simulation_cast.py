@@ -113,6 +113,7 @@ class Cast:
         self.trace: list[tuple[object, ...]] = []
         self._said: dict[Gated, list[tuple[str, datetime]]] = {}
         self._crowded: set[Gated] = set()  # whose transaction was not the only one
+        self._dead: dict[Gated, frozenset[UUID]] = {}  # whose lease was over when it looked for such
         self.stirring: set[str] = set()  # frozen workers that say what they were about to say
         self._count = 0
         self._handling: set[str] = set()

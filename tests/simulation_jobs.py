@@ -53,10 +53,12 @@ class World(Cast):
         for conn, what in self.stage.done:
             said = self._said.setdefault(conn, [])
             said.append((what, self.now))
+            if what == "lose_expired":
+                self._dead[conn] = self.oracle.dead(self.now)
             names = [each for each, _ in said]
             if names.count("begin") <= names.count("end"):
                 alone = conn not in self._crowded | self.stage.failed
-                deeds.append(Deed(conn.actor, tuple(said), alone))
+                deeds.append(Deed(conn.actor, tuple(said), alone, self._dead.pop(conn, frozenset())))
                 said.clear()
                 self._crowded.discard(conn)
                 self.stage.failed.discard(conn)

@@ -19,6 +19,7 @@ Attempt = tuple[int, int]  # job, attempt
 LIVE = "select id, lane, priority, worker, attempt, uncharged, suspect, ready, due_at, order_key from kept.job"
 SETTLED = "select id, state, attempt, uncharged, worker, reason, code from kept.history"
 WORKERS = "select id, state, lease_until from kept.worker"
+DEAD = "select id from kept.worker where state <> 'live' or lease_until <= %s"
 EFFECTS = "select job, attempt from kept.effect"
 OUT_OF_THE_WAY = ("return", "skip", "fatal")
 FAILING = ("raise", "unkept", "interrupted")  # interrupted: out of time
@@ -27,12 +28,13 @@ FAILING = ("raise", "unkept", "interrupted")  # interrupted: out of time
 class Deed(NamedTuple):
     """A statement, or a transaction, that took effect: whose it was, what it said, and when it said that.
 
-    *alone*: all it said was heard, and no other transaction was open meanwhile, whose rows it would have had to leave.
+    *alone*: all it said was heard, and beside its transaction no other was open, whose rows it would have had to leave.
     """
 
     actor: str
     said: tuple[tuple[str, datetime], ...]
     alone: bool
+    dead: frozenset[UUID] = frozenset()  # whose lease was over when it looked for such
 
     def when(self, what: str) -> datetime | None:
         return next((at for said, at in self.said if said == what), None)
@@ -213,10 +215,9 @@ class Oracle:
 
     def _taken_over(self, deed: Deed) -> None:
         """Whoever looks for the dead takes back all that they held, at once."""
-        at = deed.when("lose_expired")
-        if deed.alone and at is not None:
+        if deed.alone and deed.when("lose_expired"):
             self.counts["looked for the dead"] += 1
-            left = self.overdue(at, timedelta())
+            left = [row.id for row in self.live.values() if row.worker in deed.dead]
             assert not left, f"6: {left} are still in the name of the dead after {deed}"
 
     def looked_below(self, floors: Mapping[tuple[int, int], int]) -> None:
@@ -226,6 +227,10 @@ class Oracle:
             if row.worker is None and row.ready and row.lane not in self.paused and not self.lanes[row.lane].ordered:
                 floor = floors.get((row.lane, row.priority))
                 assert floor is not None and floor <= row.id, f"13: {row} is hidden by the floor {floor}"
+
+    def dead(self, now: datetime) -> frozenset[UUID]:
+        """Whose lease is over, as everybody can see."""
+        return frozenset(row[0] for row in self.conn.execute(DEAD, [now]))
 
     def _closed(self, record: Any, before: Any, deeds: list[Deed]) -> None:
         self.counts[record.state] += 1

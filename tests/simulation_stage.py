@@ -28,7 +28,14 @@ from kept.worker import board, keeper, post
 
 ACTOR: ContextVar[str] = ContextVar("actor", default="")
 SOON = 0.002  # real seconds after which a statement without an answer may be one that waits for a lock
-IMPATIENT = "select set_config('deadlock_timeout', '15ms', false)"
+IMPATIENT = "select set_config('deadlock_timeout', '2ms', false)"
+# Whether each waits for a lock, for whom, and whether it has looked for a deadlock: one that comes later is found by
+# whoever comes later. A server looks once, when deadlock_timeout is over.
+WAITS = """
+select p, pg_blocking_pids(p),
+       exists (select from pg_locks where pid = p and clock_timestamp() > waitstart + interval '10ms')
+  from unnest(%s::int[]) p
+"""
 
 
 class Died(BaseException):
@@ -255,17 +262,27 @@ class Stage:
         return answer
 
     def _is_quiet(self) -> bool:
-        """Whether everything on its way waits for a lock."""
+        """Whether everything on its way waits for a lock, and will for as long as nobody else moves."""
         pids = [None if conn is None else conn.pid for conn in self._under_way.values()]
         if None in pids:
             return False
-        query = "select count(*) from unnest(%s::int[]) p where cardinality(pg_blocking_pids(p)) > 0"
-        return not pids or self.conn.execute(query, [pids]).fetchone()[0] == len(pids)  # type: ignore[index]
+        waits = self.conn.execute(WAITS, [pids]).fetchall() if pids else []
+        patient = all(blockers and has_looked for _, blockers, has_looked in waits)
+        return patient and not is_deadlock({pid: set(blockers) for pid, blockers, _ in waits})
 
     @property
     def waiting(self) -> list[str]:
         """Places whose statement waits for somebody's lock."""
         return sorted(conn.place for conn in self._under_way.values() if conn is not None)
+
+
+def is_deadlock(waits: dict[int, set[int]]) -> bool:
+    """Whether some of them wait for each other: the server is about to give one up."""
+    left = dict(waits)
+    while free := [pid for pid, blockers in left.items() if not blockers & left.keys()]:
+        for pid in free:
+            del left[pid]
+    return bool(left)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ one again. One that fails tells the shortest story in which the promise breaks."
 from __future__ import annotations
 
 import os
+from collections import Counter
 from unittest.mock import patch
 
 import psycopg
@@ -12,6 +13,7 @@ import pytest
 
 from kept.db.queries import in_schema
 from simulation_cast import SQL
+from simulation_stage import is_deadlock
 from simulation_story import Told, printed, shortened, tell
 
 ONE = os.environ.get("KEPT_SIMULATE_SEED")
@@ -36,8 +38,9 @@ def test_promises_hold_after_every_statement(worlds: str, eye: psycopg.Connectio
         assert told.broken is None, failure(worlds, eye, told)
 
 
-def test_a_seed_tells_the_same_story_again(worlds: str, eye: psycopg.Connection) -> None:
-    first, second = tell(worlds, eye, 3), tell(worlds, eye, 3)
+@pytest.mark.parametrize("seed", [0, 3])  # in the first, producers wait for each other's locks
+def test_a_seed_tells_the_same_story_again(worlds: str, eye: psycopg.Connection, seed: int) -> None:
+    first, second = tell(worlds, eye, seed), tell(worlds, eye, seed)
     assert first.trace == second.trace
     assert first.oracle.live == second.oracle.live
     assert first.oracle.settled == second.oracle.settled
@@ -51,7 +54,25 @@ def test_the_events_of_a_story_are_all_it_takes_to_tell_it(worlds: str, eye: psy
     assert first.oracle.settled == second.oracle.settled
 
 
+def test_nobody_decides_while_some_wait_for_each_other() -> None:
+    """The server parts them in its own time, and a story has none but ours."""
+    assert is_deadlock({1: {2}, 2: {1}})
+    assert is_deadlock({1: {2}, 2: {3}, 3: {2, 9}})
+    assert not is_deadlock({1: {2}, 2: {9}})
+    assert not is_deadlock({})
+
+
 # --- what the worlds are good for
+
+
+def test_worlds_come_by_what_they_are_to_judge(worlds: str, eye: psycopg.Connection) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(3):
+        told = tell(worlds, eye, seed)
+        assert told.oracle is not None
+        seen += told.oracle.counts
+    assert min(seen[what] for what in ("claimed", "done", "looked for the dead", "looked below", "back: expired")) > 0
+
 
 LEASE_CHECK = "state = 'live' and lease_until > kept.now() and session = %(session)s"
 # A fence without the attempt, and a completion without one, take more luck than 200 worlds have: the state machine in
