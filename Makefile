@@ -51,9 +51,9 @@ verify: .venv/.dev ## the promises under faults, small: about two minutes (SEED=
 
 verify-full: .venv/.dev ## the promises under every fault, 1,000,000 jobs: the logs are kept in OUT (SEED= JOBS= SECONDS= OUT=)
 	@out=$(OUT); mkdir -p $$out; \
-	$(BIN)/kept verify --jobs $(or $(JOBS),1000000) --seconds $(or $(SECONDS),1200) --seed $(or $(SEED),1) --keep $$out/all || exit 1; \
+	$(BIN)/kept verify --jobs $(or $(JOBS),1000000) --seconds $(or $(SECONDS),1200) --seed $(or $(SEED),1) --keep $$out/all || exit $$?; \
 	for fault in promote promote-sync pgbouncer; do \
-	  $(BIN)/kept verify --faults $$fault,kill,host --seed $(or $(SEED),1) --keep $$out/$$fault || exit 1; \
+	  $(BIN)/kept verify --faults $$fault,kill,host --seed $(or $(SEED),1) --keep $$out/$$fault || exit $$?; \
 	done
 
 test-slow: .venv/.dev ## tests that take minutes

@@ -102,7 +102,7 @@ def hit_points(
     """Each of *points* in each way, in an order that the seed decides; *environ* is for workers and producers."""
     hits: Hits = Counter()
     names = [point.name for point in points]
-    with place(None, frozenset({"own_server"}), None) as where:
+    with place(None, frozenset({"own_server"})) as where:
         broken = hit_migrations(where, names, hits, say) if migrations else []
         stage = Stage(where, seed, environ or {})
         with stage.looked_after():

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from kept.errors import Error
 from kept.verify.run import Plan, run
@@ -26,12 +27,13 @@ def broken(plant: str) -> Mapping[str, str]:
 
 def found(plant: str, seconds: float, seed: int) -> set[int]:
     """The promises that a run with this bug finds broken, and what it says of them."""
-    plan = Plan(seconds=seconds, jobs=int(250 * seconds), seed=seed, environ=dict(broken(plant)))
-    try:
-        breaches = [each for each in run(plan).breaches if each.promise]
-    except Error as error:  # with the bug nothing goes on at all
-        print(f"{plant:34}{error}", flush=True)
-        return set()
+    with TemporaryDirectory() as logs:
+        plan = Plan(seconds=seconds, jobs=int(250 * seconds), seed=seed, environ=dict(broken(plant)), keep=Path(logs))
+        try:
+            breaches = [each for each in run(plan).breaches if each.promise]
+        except Error as error:  # with the bug nothing goes on at all
+            print(f"{plant:34}{error}", flush=True)
+            return set()
     said = "; ".join(f"promise {each.promise}: {each.sentence}" for each in breaches)
     print(f"{plant:34}{said or 'nothing found'}", flush=True)
     return {each.promise for each in breaches}

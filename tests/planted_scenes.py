@@ -24,7 +24,7 @@ from kept.verify.evidence import Terms
 from kept.verify.ledger import FAULTS, PRODUCER, Journal, clock, effects
 from kept.verify.model import Effect, Hit, Intent, Part, Report, Told
 from kept.verify.place import Place
-from kept.verify.run import judged
+from kept.verify.record import judged
 from support import eventually
 
 HERE = Path(__file__).parent

@@ -27,7 +27,7 @@ from kept.verify.ledger import FAULTS, Journal, clock, read
 from kept.verify.model import Breach, Effect, Hit, Line, Report
 from kept.verify.place import Place, uninterrupted
 from kept.verify.producer import open_producer
-from kept.verify.run import judged
+from kept.verify.record import judged
 from points_app import AWAY, HEARD, SHELVED, TIDIED, Pass
 from points_producer import EMITTER
 
@@ -258,7 +258,7 @@ class Stage:
         twice = [f"{one.began} and {other.began}" for one, other in pairwise(passes) if other.began < one.ended]
         if twice:
             yield Breach(0, "two passes of a singleton ran at once", tuple(twice))
-        if self._calm and not any(each.began > self._calm for each in passes):
+        if not any(each.began > self._calm for each in passes):
             yield Breach(0, "a runner does not run any more")
 
     def _passes(self) -> list[Pass]:

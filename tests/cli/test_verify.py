@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
 from kept.verify import faults
 from kept.verify.crew import Processes
+from kept.verify.evidence import Terms
+from kept.verify.ledger import Torn
+from kept.verify.record import cover
 
 # Handlers that never write down an effect, as if they had not run.
 FORGETFUL = """
@@ -57,9 +61,9 @@ def test_a_breach_is_told_with_its_promise_its_items_and_code_1(kept, tmp_path, 
 def record(folder: Path, **files: str) -> Path:
     """A record of a run in which nothing was to be done, with some files otherwise."""
     folder.mkdir()
-    given = {"rows": "", "once": "", "slots": "", "terms": '{"seed":7,"lease":3,"scan":0.5,"seconds":1}\n'} | files
-    for name, text in given.items():
+    for name, text in ({"rows": "", "once": "", "slots": ""} | files).items():
         (folder / name).write_text(text)
+    cover(folder, Terms(seed=7, lease=3, scan=0.5, seconds=1))
     return folder
 
 
@@ -74,18 +78,69 @@ def test_a_record_is_judged_without_a_database(nowhere, tmp_path):
     assert "promise 1: a job exists whose transaction did not commit" in said.out
 
 
-def test_what_is_no_record_or_goes_with_more_is_refused(nowhere, tmp_path):
-    said = nowhere("verify", "--judge", tmp_path)
-    assert said.code == 2
-    assert said.err.endswith("is no record of a run that came to its end: there is no file 'rows'\n")
-    said = nowhere("verify", "--judge", record(tmp_path / "cut", terms='{"seed":7,'))
-    assert (said.code, said.out) == (2, "")
-    assert "file 'terms' is not whole" in said.err
+def test_a_record_that_is_not_complete_is_refused(nowhere, tmp_path):
+    def why(folder: Path) -> str:
+        said = nowhere("verify", "--judge", folder)
+        assert (said.code, said.out) == (2, "")
+        return said.err.partition("is no record of a run that came to its end: ")[2]
+
+    assert why(tmp_path) == "'cover': No such file or directory\n"
+    assert why(tmp_path / "none") == "'cover': No such file or directory\n"
+    sound = record(tmp_path / "sound", rows='[1,"plain","done",null,1,1,5]\n')
+    (sound / "rows").write_text('[1,"plain","done",null,1,1,5]')
+    assert why(sound) == "'rows' is not the file that was written\n"
+    (sound / "rows").unlink()
+    assert why(sound) == "'rows' is not the file that was written\n"
+    more = record(tmp_path / "more")
+    (more / "ledger-1-1").mkdir()
+    assert why(more) == "'ledger-1-1' is not the file that was written\n"
+    cut = record(tmp_path / "cut")
+    (cut / "cover").write_text('{"seed":7,')
+    assert why(cut) == "its file 'cover' is not whole\n"
+
+
+def test_what_cannot_be_read_breaks_no_promise(nowhere, tmp_path):
     said = nowhere("verify", "--judge", record(tmp_path / "odd", rows="[1]\n"))
     assert (said.code, said.out) == (3, "")
     assert "rows, line 1" in said.err
+    odd = record(tmp_path / "bytes", rows='["x"]\n')
+    (odd / "rows").write_bytes(b'["\xff"]\n')
+    said = nowhere("verify", "--judge", odd)
+    assert (said.code, said.out) == (3, "")
+    assert "rows, line 1" in said.err
+
+
+def test_options_that_would_be_ignored_are_refused(nowhere, tmp_path):
     said = nowhere("verify", "--judge", record(tmp_path / "more"), "--seed", 7, "--workers", 4)
     assert (said.code, said.err) == (2, "kept: judge: it goes without --seed, --workers\n")
+    said = nowhere("verify", "--list", "--judge", tmp_path)
+    assert (said.code, said.err) == (2, "kept: list: it goes without --judge\n")
+
+
+@pytest.mark.acceptance
+def test_a_run_that_could_not_go_on_says_where_its_logs_are(kept, tmp_path, monkeypatch):
+    def torn(*_: object) -> None:
+        raise Torn("rows, line 1: nonsense")
+
+    monkeypatch.setattr("kept.verify.run.judged", torn)
+    said = kept("verify", "--seconds", 1, "--jobs", 20, "--workers", 1, "--faults", "", "--seed", 5)
+    (logs,) = tmp_path.glob("kept-evidence-*")
+    assert (said.code, said.out) == (3, "")
+    assert said.err == f"kept: The logs are in {logs}.\nkept: rows, line 1: nonsense\n"
+    assert list(logs.glob("ledger-*"))
+
+
+@pytest.mark.acceptance
+def test_logs_that_cannot_be_kept_do_not_cost_the_judgement(kept, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.move", full)
+    options = ("--seconds", 1, "--jobs", 20, "--workers", 1, "--faults", "", "--seed", 5, "--keep", tmp_path / "logs")
+    said = kept("verify", *options, "--json")
+    assert said.code == 3
+    assert said.json["accepted"] >= 20
+    assert [breach["sentence"] for breach in said.json["breaches"]] == ["the logs could not be kept"]
 
 
 @pytest.mark.acceptance

@@ -36,7 +36,7 @@ from kept.verify.crew import Command, Processes
 from kept.verify.ledger import FAULTS, Journal, Ledger
 from kept.verify.place import place
 from kept.verify.pooler import Pooler
-with place(None, frozenset({"proxy"}), None) as where:
+with place(None, frozenset({"proxy"})) as where:
     Pooler(where.database, where.folder)
     Processes("mark", where.folder, dict(os.environ)).start(Command(("-c", "")))
     Journal(where.folder / FAULTS)

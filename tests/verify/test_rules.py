@@ -353,6 +353,15 @@ def test_a_job_that_outstays_its_time_is_begun_again_and_may_write_once_only(wor
     assert world.judged().zombies_written == 1
 
 
+@pytest.mark.parametrize(("at", "broken"), [(2.5, {3}), (4, set())])
+def test_a_job_that_outstays_its_time_is_not_begun_again_before_that_is_over(world, at, broken):
+    world.job(1, "overstays", attempt=2)
+    world.did(1, "began", at=2)
+    world.did(1, "began", at=at, attempt=2, pid=11)
+    world.once.append(Once(1, 1, 2))
+    assert world.broken() == broken
+
+
 # --- twice
 
 
@@ -443,7 +452,7 @@ def test_a_keeper_that_dies_explains_a_repeat_only_when_the_lease_may_be_over(wo
 
 
 def test_a_job_that_ends_its_process_explains_what_that_did_and_when_it_ended(world):
-    world.job(7, "exits", at=30)
+    world.job(7, "exits", at=30, pid=13)
     world.did(7, "began", at=20, pid=10)
     world.hit("exit", began=1, healed=30, repeats="victims", jobs=(7,))
     world.twice(1, at=19.9, then=24)
@@ -452,6 +461,29 @@ def test_a_job_that_ends_its_process_explains_what_that_did_and_when_it_ended(wo
     world.twice(2, at=10, then=12)
     world.twice(3, at=19.9, then=24, pid=11, by=12)
     assert [breach.items for breach in world.judged().breaches] == [("token 2, a plain job", "token 3, a plain job")]
+
+
+@pytest.mark.parametrize("victim", ["a worker", ""])  # without one, nobody saw it through to its end
+def test_a_job_that_ends_its_process_explains_its_deaths_and_not_the_time_when_it_was_done(world, victim):
+    world.job(7, "exits", at=40, pid=13)
+    world.did(7, "began", at=20, pid=10)
+    world.did(7, "began", at=38, pid=13)
+    world.hit("exit", began=1, healed=50, repeats="victims", jobs=(7,), victim=victim)
+    world.twice(1, at=19.9, then=24)
+    assert world.broken() == set()
+    world.twice(2, at=39, then=41, pid=13)
+    assert world.broken() == {3}
+
+
+def test_who_is_killed_with_a_suspect_is_explained_beside_the_death_that_the_suspect_caused(world):
+    world.job(7, "exits", at=40, pid=14)
+    for at, pid in ((20, 10), (22, 13), (39, 14)):
+        world.did(7, "began", at=at, pid=pid)
+    world.hit("child", began=23, healed=23, repeats="victims", jobs=(7,), killed=(13,))
+    world.twice(1, at=19.9, then=24)
+    world.twice(2, at=22.5, then=24, pid=13)
+    assert world.judged().duplicates_by_fault == {"child": 2}
+    assert world.broken() == set()
 
 
 def test_a_fault_explains_no_repeat_that_came_before_it(world):
@@ -491,6 +523,13 @@ def test_a_job_that_was_begun_again_after_the_death_of_its_process_is_as_it_shou
 def test_a_job_that_failed_is_begun_again_but_not_before(world, failed, broken):
     begun_twice(world, failed=failed)
     assert world.broken() == broken
+
+
+def test_a_failure_explains_the_next_beginning_and_no_later_one(world):
+    begun_twice(world, failed=6)
+    world.did(1, "failed", at=8, pid=10)  # who failed late, as when he was frozen
+    world.did(1, "began", at=9, pid=12, attempt=3)
+    assert world.broken() == {3}
 
 
 @pytest.mark.parametrize(("then", "broken"), [(7, {3}), (8, set())])
@@ -596,6 +635,14 @@ def test_what_a_process_began_after_the_fault_was_not_taken_over_because_of_it(w
     world.did(1, "began", at=20, pid=10)
     world.did(1, "began", at=39, pid=11)
     world.hit("supervisor", began=3, killed=(10,))
+    assert world.judged().recovery == {}
+
+
+def test_what_ran_elsewhere_when_its_first_process_died_was_not_taken_over(world):
+    world.sent(Part("overstays", 1), first=1)
+    for at, pid in ((1, 10), (3.2, 11), (9.7, 12)):
+        world.did(1, "began", at=at, pid=pid)
+    world.hit(began=3.5, killed=(10,))
     assert world.judged().recovery == {}
 
 

@@ -25,8 +25,10 @@ from kept.verify.crew import MARK, command_of, running
 from kept.verify.faults.fault import Fault
 from kept.verify.injector import sequence
 from kept.verify.record import judged_again
-from kept.verify.run import WORKER, Plan, run
+from kept.verify.run import CLIENT, WORKER, Plan, run
 from support import eventually
+
+FIRST = (CLIENT << 40) + 1  # the token of the first job that a fault asks for
 
 # A worker whose handlers forget to write down every tenth effect, as if they had never run.
 FORGETFUL = """
@@ -108,10 +110,26 @@ def test_a_run_with_faults_breaks_no_promise_and_leaves_nothing(database, tmp_pa
 
 
 @pytest.mark.acceptance
-def test_whoever_is_frozen_past_his_lease_tries_to_write_afterwards_and_is_refused(database):
-    report = run(Plan(database=database, seconds=4, jobs=200, workers=2, faults=["stop"], seed=1))
+def test_whoever_is_frozen_past_his_lease_tries_to_write_afterwards_and_is_refused(database, tmp_path):
+    kept = tmp_path / "kept"
+    report = run(Plan(database=database, seconds=4, jobs=200, workers=2, faults=["stop"], seed=1, keep=kept))
     assert report.breaches == ()
-    assert report.zombies_refused >= report.faults["stop"] >= 1
+    (hit, *_) = ledger.hits(kept)
+    told = [line.what for line in ledger.effects(kept, hit.frozen[0]) if line.token == FIRST]
+    assert told == ["began", "lost"], "and not that it failed, which would explain that somebody else began it"
+
+
+@pytest.mark.acceptance
+def test_a_worker_that_is_killed_when_its_job_runs_elsewhere_takes_nothing_back(database, tmp_path):
+    kept = tmp_path / "kept"
+    report = run(Plan(database=database, seconds=2, jobs=100, workers=2, faults=["stop-kill"], seed=1, keep=kept))
+    assert report.breaches == ()
+    (hit, *_) = ledger.hits(kept)
+    lines = [line for line in ledger.effects(kept) if (line.what, line.token) == ("began", FIRST)]
+    began = sorted((line.at, line.pid) for line in lines)
+    (_, held), (elsewhere, _) = began
+    assert held == hit.frozen[0] == hit.killed[0]
+    assert hit.began < elsewhere < hit.healed, "it ran elsewhere before the first was killed"
 
 
 @pytest.mark.acceptance

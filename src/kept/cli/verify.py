@@ -27,7 +27,6 @@ from kept.verify.model import Report
 from kept.verify.record import judged_again
 from kept.verify.run import Plan, run
 
-COMMANDLINE = ParameterSource.COMMANDLINE
 INCOMPLETE = 3  # no promise was broken, and not all was done that would have shown it
 
 
@@ -88,10 +87,11 @@ def verify(
     Exit code 1: a promise was broken; 3: the run was not complete. See docs/verify.md.
     """
     if listing:
+        _refuse_more_than(click.get_current_context(), "listing")
         _list(as_json=as_json)
         return
     if judge is not None:
-        _refuse_more_than(click.get_current_context(), "judge", "as_json")
+        _refuse_more_than(click.get_current_context(), "judge")
         _tell(_read(lambda: judged_again(judge)), as_json=as_json)
         return
     plan = Plan(
@@ -111,17 +111,22 @@ def verify(
     _tell(report, as_json=as_json)
 
 
-def _refuse_more_than(ctx: click.Context, *names: str) -> None:
+def _refuse_more_than(ctx: click.Context, name: str) -> None:
     """What else was asked for would be ignored without a word."""
-    given = [each for each in ctx.command.params if ctx.get_parameter_source(each.name or "") is COMMANDLINE]
-    more = sorted(each.opts[0] for each in given if each.name not in names)
+    given = {each.name: each.opts[0] for each in ctx.command.params if each.name and _is_given(ctx, each.name)}
+    more = sorted(option for each, option in given.items() if each not in (name, "as_json"))
     if more:
-        raise Refused(f"judge: it goes without {', '.join(more)}", field="judge")
+        field = given[name].lstrip("-")
+        raise Refused(f"{field}: it goes without {', '.join(more)}", field=field)
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _run(plan: Plan, say: Say) -> Report:
     try:
-        return _read(lambda: run(plan, say))
+        return _read(lambda: _noted(lambda: run(plan, say)))
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:  # rights that are missing: that is not a promise
@@ -134,6 +139,16 @@ def _read(report: Callable[[], Report]) -> Report:
         return report()
     except Torn as error:
         fail(error, INCOMPLETE)
+
+
+def _noted(report: Callable[[], Report]) -> Report:
+    """What is noted beside an error is told before it."""
+    try:
+        return report()
+    except Exception as error:
+        for note in getattr(error, "__notes__", ()):
+            click.echo(f"kept: {note}", err=True)
+        raise
 
 
 def _make_room(keep: Path) -> None:

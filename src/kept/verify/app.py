@@ -28,7 +28,7 @@ from kept.jobs.retry import Retry
 from kept.schedules.cron import every
 from kept.verify.crew import FOLDER, end_with_conductor
 from kept.verify.ledger import Ledger
-from kept.verify.model import POISON_ATTEMPTS, What
+from kept.verify.model import POISON_ATTEMPTS, TIME, What
 
 SCHEDULE = "beat"
 # Faults cost attempts, and are nobody's fault: only what is poison may run out of them.
@@ -36,8 +36,8 @@ PATIENT = Retry(max_attempts=200, delay="100ms", max_delay="1s", jitter="50ms")
 BRIEF = Retry(max_attempts=POISON_ATTEMPTS, delay="100ms", max_delay="200ms", jitter="0s")
 LIMIT = "60s"
 BEYOND = 0.7  # seconds past the lease
-TIME, OVER = 2000, 700  # milliseconds that a handler has, and that it goes on for when they are over
-LONGER = 200  # … and that its next attempt takes longer than that
+OVER = 0.7  # seconds that a handler goes on for when its time is over
+LONGER = 0.2  # … and that its next attempt takes longer than that
 ROOM = 64 << 20  # bytes that a process may still take when memory runs out
 
 app = App()
@@ -58,6 +58,9 @@ def _told(token: int, ctx: Context) -> Iterator[None]:
     _note("began", token, ctx)
     try:
         yield
+    except LeaseLost:
+        _note("lost", token, ctx)
+        raise
     except Exception:
         _note("failed", token, ctx)
         raise
@@ -137,10 +140,11 @@ def completes(ctx: Context, token: int, ms: int) -> None:
     _write_and_complete(ctx, token, ms)
 
 
-@app.task(retry=PATIENT, timeout=f"{TIME}ms")
+@app.task(retry=PATIENT, timeout=f"{TIME}s")
 def overstays(ctx: Context, token: int) -> None:
     """The same, but goes on when its time is over: it tries to write while its next attempt runs, maybe beside it."""
-    _write_and_complete(ctx, token, TIME + OVER if ctx.attempt == 1 else OVER + LONGER)
+    seconds = TIME + OVER if ctx.attempt == 1 else OVER + LONGER
+    _write_and_complete(ctx, token, int(1000 * seconds) + token % 2)
 
 
 def _write_and_complete(ctx: Context, token: int, ms: int) -> None:
@@ -153,11 +157,7 @@ def _write_and_complete(ctx: Context, token: int, ms: int) -> None:
         time.sleep(ms / 1000)
         if ms % 2 == 0:
             conn.execute(sql["add_effect"], row)
-        try:
-            ctx.complete(conn)
-        except LeaseLost:
-            _note("lost", token, ctx)
-            raise
+        ctx.complete(conn)
     _note("effect", token, ctx)
 
 

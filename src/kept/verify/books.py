@@ -110,7 +110,7 @@ class Deeds:
         self.lost: set[tuple[int, int]] = set()  # token and attempt that were told LeaseLost
         self.slots: dict[int, dict[int, list[Moment]]] = {}  # by slot its jobs, and when each ran
         self._starts: dict[int, list[Moment]] = {}
-        self._failed: dict[int, list[int]] = {}  # when it failed, as it was meant to or because of what it met
+        self._failed: dict[int, list[Moment]] = {}  # where it failed, as it was meant to or because of what it met
         self._attempts: dict[int, int] = {}  # those that had the effect: a bit for each
         self._parents: dict[int, int] = {}  # by process, who started it
         self._tokens: dict[int, int] = {}  # by job, of those that say when they begin
@@ -132,7 +132,7 @@ class Deeds:
                 self._tokens[effect.job] = token
                 self._open.setdefault(pid, set()).add(token)
             case "failed":
-                self._failed.setdefault(token, []).append(at)
+                self._failed.setdefault(token, []).append((at, pid))
                 self._open.get(pid, set()).discard(token)
             case "lost":
                 self.lost.add((token, effect.attempt))
@@ -163,7 +163,8 @@ class Deeds:
         """The same of beginnings, of those that say when they begin; without those that follow a failure."""
         for token, starts in self._starts.items():
             for one, other in pairwise(sorted(starts)):
-                if not any(one[0] <= at <= other[0] for at in self._failed.get(token, ())):
+                failed = self._failed.get(token, ())
+                if not any(one[0] <= at <= other[0] and pid == one[1] for at, pid in failed):
                     yield token, one, other
 
     def did(self, token: int, attempt: int) -> bool:
@@ -174,9 +175,13 @@ class Deeds:
         """When a job was begun, and by which process."""
         return self._starts.get(token, [])
 
-    def begun(self, jobs: Iterable[int]) -> dict[int, list[Moment]]:
-        """:meth:`starts` of each of *jobs*, by their ids in the database."""
-        return {job: self.starts(self._tokens[job]) for job in jobs if job in self._tokens}
+    def vain(self, jobs: Iterable[int]) -> Iterator[tuple[int, Moment]]:
+        """Of *jobs*, by their ids in the database, each beginning that came to no effect."""
+        for job in jobs:
+            token = self._tokens.get(job, 0)
+            moments = (self.first.get(token), *self.again.get(token, ()))
+            did = {moment[1] for moment in moments if moment is not None}
+            yield from ((job, start) for start in self.starts(token) if start[1] not in did)
 
     def family(self, pids: Iterable[int]) -> frozenset[int]:
         """These processes and all that they started, as far as these did anything."""
@@ -187,6 +192,10 @@ class Deeds:
         return found
 
     def unfinished(self, pid: int, at: int) -> list[int]:
-        """What process *pid* had begun before *at* and not ended when it was last heard of."""
-        begun = ((token, self._starts[token]) for token in sorted(self._open.get(pid, ())))
-        return [token for token, starts in begun if any(who == pid and when <= at for when, who in starts)]
+        """What process *pid* had begun before *at* and not ended when it was last heard of, and nobody after it."""
+        last = ((token, self._last(token, at)) for token in sorted(self._open.get(pid, ())))
+        return [token for token, start in last if start is not None and start[1] == pid]
+
+    def _last(self, token: int, at: int) -> Moment | None:
+        """When and where it began last before *at*."""
+        return max((start for start in self._starts[token] if start[0] <= at), default=None)

@@ -65,21 +65,20 @@ def _causes(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
     """Of a hit whose jobs do the harm, each death that they cause; and what was done to processes beside that."""
     if hit.jobs:
         yield from _deaths(hit, deeds, terms)
-    if hit.killed or not hit.jobs:
+    if hit.killed or hit.frozen or hit.harmed or not hit.jobs:
         yield from _strike(hit, deeds, terms)
 
 
 def _struck(hit: Hit) -> bool:
     """Whether it did anything; what could not be seen through to its end may have."""
-    return bool(hit.victim or hit.killed or hit.frozen or hit.harmed)
+    return bool(hit.victim or hit.killed or hit.frozen or hit.harmed or hit.jobs)
 
 
 def _deaths(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
-    """Jobs that end their process: each time that one of them begins is a death of its own."""
-    for job, starts in deeds.begun(hit.jobs).items():
-        for at, pid in starts:
-            until = at + int((terms.lease + terms.scan) * NS)
-            yield Cause(fault=hit.fault, began=at, healed=at, until=until, pids=deeds.family([pid]), job=job)
+    """Jobs that end their process: each time that one of them begins, in vain, is a death of its own."""
+    for job, (at, pid) in deeds.vain(hit.jobs):
+        until = at + int((terms.lease + terms.scan) * NS)
+        yield Cause(fault=hit.fault, began=at, healed=at, until=until, pids=deeds.family([pid]), job=job)
 
 
 def _strike(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:

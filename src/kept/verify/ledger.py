@@ -95,5 +95,5 @@ def whole(lines: Iterable[bytes], decode: Any, name: str) -> Iterator[Any]:
             return
         try:
             yield decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Torn(f"{name}, line {number}: {error}") from None

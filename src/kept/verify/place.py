@@ -25,6 +25,7 @@ from kept.verify.server import Server
 
 Conn = psycopg.Connection[TupleRow]
 NAME = "kept verify"
+EVIDENCE = "kept-evidence-"  # folders with the logs of runs in which something was amiss
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
@@ -50,9 +51,16 @@ class Place:
 
 
 @contextmanager
-def place(database: str | None, needs: frozenset[str], keep: Path | None) -> Iterator[Place]:
-    """A place with what *needs* names; without *database*, on a server of our own."""
-    with _folder(keep) as folder, _rigged(database, needs, folder) as rig, _schema(rig.direct) as schema:
+def place(database: str | None, needs: frozenset[str]) -> Iterator[Place]:
+    """A place with what *needs* names, in a folder that is gone afterwards; without *database*, on our own server."""
+    with temporary_folder() as folder, place_in(folder, database, needs) as where:
+        yield where
+
+
+@contextmanager
+def place_in(folder: Path, database: str | None, needs: frozenset[str]) -> Iterator[Place]:
+    """The same, in *folder*."""
+    with _rigged(database, needs, folder) as rig, _schema(rig.direct) as schema:
         yield Place(rig.database, rig.direct, schema, folder, rig.server, rig.proxy, rig.extras)
 
 
@@ -85,8 +93,8 @@ def _schema(url: str) -> Iterator[str]:
 
 
 @contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
-    """A temporary folder; what was written down in it is copied to *keep*."""
+def temporary_folder() -> Iterator[Path]:
+    """A folder of our own; gone afterwards, however that comes."""
     leftovers.sweep_folders()
     folder = Path(mkdtemp(prefix=leftovers.FOLDER))
     with ExitStack() as until:
@@ -96,17 +104,21 @@ def _folder(keep: Path | None) -> Iterator[Path]:
             yield folder
         finally:
             with uninterrupted():
-                if keep is not None:
-                    copy(folder, keep)
                 until.close()
 
 
-def copy(folder: Path, keep: Path) -> None:
-    """What was written down in *folder*, to be read when that is gone."""
-    keep.mkdir(parents=True, exist_ok=True)
-    for path in folder.iterdir():
-        if path.is_file() and path.name != leftovers.HELD and os.access(path, os.R_OK):
-            shutil.copy2(path, keep)
+def saved(folder: Path, keep: Path | None) -> Path | None:
+    """Move what was written down in *folder* to *keep*, or to a folder of its own; where it is, if there was any."""
+    found = [path for path in folder.iterdir() if path.is_file() and path.name != leftovers.HELD]
+    readable = [path for path in found if os.access(path, os.R_OK)]  # a pooler's account has files of its own
+    if not readable:
+        return None
+    with uninterrupted():
+        there = Path(mkdtemp(prefix=EVIDENCE)) if keep is None else keep
+        there.mkdir(parents=True, exist_ok=True)
+        for path in readable:
+            shutil.move(path, there / path.name)
+    return there
 
 
 @contextmanager

@@ -6,18 +6,31 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from kept.errors import Refused
 from kept.verify import ledger, rules
 from kept.verify.app import SCHEDULE
 from kept.verify.books import Books, Deeds
 from kept.verify.evidence import Evidence, Terms
+from kept.verify.ledger import FAULTS, LEDGER, PRODUCER
 from kept.verify.model import Once, Report, Row, Slot
 from kept.verify.place import Place
+from kept.worker.lease import own_version
 
-ROWS, ONCE, SLOTS, TERMS = "rows", "once", "slots", "terms"  # what the database says, and what the run was set to
+ROWS, ONCE, SLOTS = "rows", "once", "slots"  # what the database says
+PARTS = {PRODUCER, LEDGER, FAULTS, ROWS, ONCE, SLOTS}  # a file's name up to its first dash
+COVER = "cover"
 AT_ONCE = 5000  # rows
 _encode = msgspec.json.Encoder().encode
+
+
+class Cover(Struct, frozen=True, kw_only=True):
+    """What the run was set to, and all that its record consists of. Written last: with it, the record is complete."""
+
+    kept: str  # the version that wrote it: another may judge otherwise
+    terms: Terms
+    bytes: dict[str, int]  # by file
 
 
 def judged(where: Place, terms: Terms) -> Report:
@@ -28,18 +41,31 @@ def judged(where: Place, terms: Terms) -> Report:
             _write(where.folder / ROWS, cursor.execute(where.sql["rows"]))
         _write(where.folder / ONCE, conn.execute(where.sql["once"]))
         _write(where.folder / SLOTS, conn.execute(where.sql["slots"], {"schedule": SCHEDULE}))
-    _write(where.folder / TERMS, [terms])  # last: with it, the record is complete
-    return judged_again(where.folder)
+    cover(where.folder, terms)
+    return _judged(where.folder, terms)
+
+
+def cover(folder: Path, terms: Terms) -> None:
+    """Complete the record in *folder*."""
+    _write(folder / COVER, [Cover(kept=own_version(), terms=terms, bytes=_bytes(folder))])
 
 
 def judged_again(folder: Path) -> Report:
-    """Judge the record in *folder*, whoever wrote it and whenever."""
-    for name in (ROWS, ONCE, SLOTS, TERMS):
-        if not (folder / name).is_file():
-            raise _no_record(folder, f"there is no file {name!r}")
-    terms = next(ledger.read(folder / TERMS, Terms), None)
-    if terms is None:
-        raise _no_record(folder, f"its file {TERMS!r} is not whole")
+    """Judge the record in *folder*, whoever wrote it and whenever; one of which a part is missing is refused."""
+    try:
+        found = next(ledger.read(folder / COVER, Cover), None)
+        if found is None:
+            raise _no_record(folder, f"its file {COVER!r} is not whole")
+        there = _bytes(folder)
+        other = sorted(dict(found.bytes.items() ^ there.items()))
+        if other:
+            raise _no_record(folder, f"{other[0]!r} is not the file that was written")
+        return _judged(folder, found.terms)
+    except OSError as error:
+        raise _no_record(folder, f"{Path(error.filename or folder).name!r}: {error.strerror}") from None
+
+
+def _judged(folder: Path, terms: Terms) -> Report:
     evidence = Evidence(
         books=Books(ledger.told(folder)),
         deeds=Deeds(ledger.effects(folder)),
@@ -49,6 +75,11 @@ def judged_again(folder: Path) -> Report:
         slots=list(ledger.read(folder / SLOTS, Slot)),
     )
     return rules.judge(evidence, terms)
+
+
+def _bytes(folder: Path) -> dict[str, int]:
+    """How long each part of the record is."""
+    return {path.name: path.stat().st_size for path in folder.iterdir() if path.name.partition("-")[0] in PARTS}
 
 
 def _no_record(folder: Path, why: str) -> Refused:

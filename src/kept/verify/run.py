@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import mkdtemp
 
 import msgspec
 import psycopg
@@ -17,7 +16,7 @@ from msgspec import structs
 from psycopg.rows import TupleRow
 
 from kept.config import Settings
-from kept.errors import Misconfigured
+from kept.errors import Misconfigured, Unavailable
 from kept.verify import faults
 from kept.verify.app import app
 from kept.verify.calm import LOOK, Problem, at_work, calm, looked_after
@@ -27,8 +26,8 @@ from kept.verify.evidence import Terms
 from kept.verify.faults.fault import Fault
 from kept.verify.injector import Injector, Say
 from kept.verify.ledger import clock
-from kept.verify.model import Report
-from kept.verify.place import Place, copy, place, uninterrupted
+from kept.verify.model import Breach, Report
+from kept.verify.place import Place, place_in, saved, temporary_folder, uninterrupted
 from kept.verify.producer import ORDERS, Orders, Producer, open_producer
 from kept.verify.record import judged
 from kept.verify.scene import Scene
@@ -37,7 +36,6 @@ WORKER = ("-c", "from kept.cli import main; main()", "worker", "kept.verify.app:
 PRODUCER = ("-m", "kept.verify.producer")
 CLIENT = 63  # the index of the conductor's own producer
 OVERTIME = 300.0  # seconds beyond those asked for, until every fault had its turn and every job was enqueued
-EVIDENCE = "kept-evidence-"  # folders with the logs of runs that broke a promise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,40 +57,67 @@ class Plan:
 
 
 def run(plan: Plan, say: Say = lambda _: None) -> Report:
-    """Verify, and say what was found. Leaves no process, folder or schema behind."""
+    """Verify, and say what was found. Leaves no process and no schema behind; the logs only if anything was amiss."""
     if not sys.platform.startswith("linux"):
         raise Misconfigured("kept verify needs Linux: it finds processes in /proc")
     database = look(plan.database)
     asked, left_out = faults.possible(plan.faults, database, plan.workers)
     needs = frozenset(need for fault in asked for need in fault.needs)
-    began = time.monotonic()
     say("preparing the database")
-    with place(database.url, needs, plan.keep) as where:
-        with _conducted(plan, where) as scene, looked_after(scene) as problem:
-            since = _storm(plan, scene, where, asked, problem, say)
-            say("waiting until everything is settled")
-            until = calm(scene, where, problem)
-        say("judging")
-        terms = Terms(
-            seed=plan.seed,
-            lease=plan.lease,
-            scan=plan.scan,
-            seconds=round(time.monotonic() - began, 1),
-            asked=tuple(fault.name for fault in asked),
-            jobs=plan.jobs,
-            left_out=left_out,
-            slots=(since, until),
-        )
-        return _with_logs(judged(where, terms), plan, where)
+    with temporary_folder() as folder:
+        try:
+            with place_in(folder, database.url, needs) as where:
+                report = _verified(plan, where, asked, left_out, say)
+        except Exception as error:
+            _note_logs(error, folder, plan)
+            raise
+        except BaseException:  # told to stop
+            if plan.keep is not None:
+                saved(folder, plan.keep)
+            raise
+        return _reported(report, folder, plan)
 
 
-def _with_logs(report: Report, plan: Plan, where: Place) -> Report:
-    """What shows that a promise was broken is kept, asked for or not: the next run may not break it again."""
-    keep = plan.keep
-    if keep is None and report.breaches:
-        keep = Path(mkdtemp(prefix=EVIDENCE))
-        copy(where.folder, keep)
-    return structs.replace(report, logs=None if keep is None else str(keep))
+def _verified(plan: Plan, where: Place, asked: Sequence[Fault], left_out: dict[str, str], say: Say) -> Report:
+    began = time.monotonic()
+    with _conducted(plan, where) as scene, looked_after(scene) as problem:
+        since = _storm(plan, scene, where, asked, problem, say)
+        say("waiting until everything is settled")
+        until = calm(scene, where, problem)
+    say("judging")
+    terms = Terms(
+        seed=plan.seed,
+        lease=plan.lease,
+        scan=plan.scan,
+        seconds=round(time.monotonic() - began, 1),
+        asked=tuple(fault.name for fault in asked),
+        jobs=plan.jobs,
+        left_out=left_out,
+        slots=(since, until),
+    )
+    return judged(where, terms)
+
+
+def _reported(report: Report, folder: Path, plan: Plan) -> Report:
+    """What shows that something was amiss is kept, asked for or not: the next run may not show it again."""
+    if plan.keep is None and not report.breaches:
+        return report
+    try:
+        return structs.replace(report, logs=str(saved(folder, plan.keep)))
+    except OSError as error:
+        unkept = Breach(0, "the logs could not be kept", (str(error),))
+        return structs.replace(report, breaches=(*report.breaches, unkept))
+
+
+def _note_logs(error: Exception, folder: Path, plan: Plan) -> None:
+    """Note where the logs are that may show why it came to this *error*."""
+    try:
+        logs = saved(folder, plan.keep)
+    except OSError as another:
+        error.add_note(f"The logs could not be kept: {another}")
+    else:
+        if logs is not None:
+            error.add_note(f"The logs are in {logs}.")
 
 
 # --- the processes
@@ -185,7 +210,7 @@ class Client:
         return None if found is None else int(found[0])
 
     def _look(self, query: str, job: int) -> TupleRow | None:
-        with suppress(psycopg.Error), self._where.connect() as conn:
+        with suppress(psycopg.Error, Unavailable), self._where.connect() as conn:
             return conn.execute(query, {"job": job}).fetchone()
         return None
 

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from kept.verify.books import Deeds
 from kept.verify.causes import NS, Cause, nearest
 from kept.verify.evidence import Evidence, Findings
-from kept.verify.model import Hit, Recovery
+from kept.verify.model import TIME, Hit, Moment, Recovery
 
 UNMOVED = ("holds_gil", "blocks")  # what they do to their process must not cost its lease
-RESTARTING = ("poison", "exits", "overstays")  # that end their process or outstay their time: that explains the next
+# Jobs that end their process, or outstay their time: after how many seconds, at least, that may have them begun again.
+RESTARTING = {"poison": 0.0, "exits": 0.0, "overstays": TIME / 2}
 NOTHING = (0, 0)
 LATE, LATE_MOSTLY = 5.0, 2.0  # seconds for whoever takes over to get around to it, on a machine that is this busy
 # … but for most no longer than was promised: a keeper that tells nobody would pass for one that is slow.
@@ -39,12 +40,18 @@ def restarts(seen: Evidence, causes: Sequence[Cause], found: Findings) -> None:
     """What was begun and did not fail is begun again only because of a fault; that it holds up its process is none."""
     for token, one, other in seen.deeds.restarted():
         task = seen.books.task(token)
-        if task not in RESTARTING and not any(cause.spans(one, other) for cause in causes):
+        if not _restarts(task, one, other) and not any(cause.spans(one, other) for cause in causes):
             item = f"token {token}, a {task} job"
             if task in UNMOVED:
                 found.add(7, "a job that holds up its process was begun again", item)
             else:
                 found.add(3, "a job was begun twice, and no fault explains it", item)
+
+
+def _restarts(task: str, one: Moment, other: Moment) -> bool:
+    """Whether it is in the nature of such a job to be begun again, by then."""
+    after = RESTARTING.get(task)
+    return after is not None and other[0] - one[0] >= after * NS
 
 
 # --- order

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from kept.verify.crew import Role, parent_of
 from kept.verify.faults.fault import Fault, Group, Need
@@ -14,6 +14,7 @@ from kept.verify.ledger import effects
 from kept.verify.model import Repeats
 from kept.verify.scene import Scene
 
+C = TypeVar("C", bound=Collection[int])
 THAWED = 1.5  # seconds past lease and scan before the frozen go on: others have their jobs by then
 WAIT, LOOK = 5.0, 0.1  # seconds for somebody to be there, and between looks
 TOLD = 1.0  # seconds within which a worker's jobs run elsewhere when its keeper tells of its death
@@ -79,11 +80,11 @@ class KillChild(Kill):
     def inject(self, scene: Scene, chance: Random) -> str:
         job = scene.client.enqueue("exits", ms=BUSY)
         scene.jobs.append(job)
-        pid = next(iter(eventually(lambda: _runs_alone(scene, job), SUSPECTED)), None)
-        if pid is None:  # it has not come so far
-            return super().inject(scene, chance)
-        scene.kill(pid)
-        return f"child {pid} with job {job}"
+        for pid in eventually(lambda: _runs_alone(scene, job), SUSPECTED):
+            scene.kill(pid)
+            return f"child {pid} with job {job}"
+        scene.client.settled(job, SUSPECTED)  # it has not come so far, and is not to end anybody later
+        return super().inject(scene, chance)
 
 
 class Host(_OnWorkers):
@@ -110,7 +111,7 @@ class Stop(_OnWorkers):
     whole: ClassVar[bool] = True
 
     def inject(self, scene: Scene, chance: Random) -> str:
-        _, pid = _about_to_write(scene)
+        _, pid = _about_to_write(scene, chance)
         pid = pid or victim(scene, "worker", chance)
         if pid is None:
             return ""
@@ -136,13 +137,12 @@ class StopThenKill(_OnWorkers):
     name: ClassVar[str] = "stop-kill"
 
     def inject(self, scene: Scene, chance: Random) -> str:
-        job, pid = _about_to_write(scene)
-        pid = pid or victim(scene, "worker", chance)
+        job, pid = _about_to_write(scene, chance)
         if pid is None:
             return ""
         scene.freeze(pid)
         try:
-            eventually(lambda: [each for each in _holders(scene, job) if each != pid], scene.lease + scene.scan + WAIT)
+            eventually(lambda: _holders(scene, job) - {pid}, scene.lease + scene.scan + WAIT)
         finally:
             scene.kill(pid)
         return f"worker {pid}"
@@ -163,27 +163,27 @@ class Term(_OnWorkers):
         return f"worker {pid}"
 
 
-def _about_to_write(scene: Scene) -> tuple[int, int | None]:
+def _about_to_write(scene: Scene, chance: Random) -> tuple[int, int | None]:
     """A job that commits its completion in a moment, and its worker: frozen now, that tries when the lease is gone."""
-    job = scene.client.enqueue("completes", ms=BUSY)
-    pid = next(iter(eventually(lambda: _holders(scene, job))), None)
+    job = scene.client.enqueue("completes", ms=BUSY + chance.randrange(2))  # in its transaction already, or before
+    holders = eventually(lambda: _holders(scene, job))
     time.sleep(HURRY)
-    return job, pid if pid in scene.workers.pids("worker") else None
+    return job, next(iter(holders & set(scene.workers.pids("worker"))), None)
 
 
-def _holders(scene: Scene, job: int) -> list[int]:
+def _holders(scene: Scene, job: int) -> set[int]:
     """Who has claimed *job*."""
     pid = scene.client.holder(job)
-    return [] if pid is None else [pid]
+    return set() if pid is None else {pid}
 
 
-def _runs_alone(scene: Scene, job: int) -> list[int]:
+def _runs_alone(scene: Scene, job: int) -> set[int]:
     """The process in which *job* runs alone."""
-    return [
+    return {
         pid
         for pid in scene.workers.pids("child")
         if any(line.job == job and line.what == "began" for line in effects(scene.folder, pid))
-    ]
+    }
 
 
 def victim(scene: Scene, role: Role, chance: Random) -> int | None:
@@ -192,7 +192,7 @@ def victim(scene: Scene, role: Role, chance: Random) -> int | None:
     return chance.choice(found) if found else None
 
 
-def eventually(look: Callable[[], list[int]], within: float = WAIT) -> list[int]:
+def eventually(look: Callable[[], C], within: float = WAIT) -> C:
     """What *look* finds, as soon as it finds something; nothing if that takes too long."""
     until = time.monotonic() + within
     while not (found := look()) and time.monotonic() < until:
