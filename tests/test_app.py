@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -17,11 +18,16 @@ import structlog
 
 from kept import App, Context, Defer, Failure, JobCancelled, JobFailed, LeaseLost, Retry, Skip
 from kept.config import Settings
-from kept.signals import ConnectionLost, JobsSettled, Signal, WorkerStopped
+from kept.jobs.store import Store
+from kept.signals import ConnectionLost, JobsSettled, Signal, WorkerFenced, WorkerStopped
 from kept.worker.listener import Listener
 from support import Clock, aeventually
 
 QUICKLY = Retry.fixed("0s", max_attempts=3, jitter="0s")
+WORKERS_LOSE_THEIR_CONNECTION = """
+select pg_terminate_backend(pid) from pg_stat_activity
+ where application_name like 'kept worker%' and datname = current_database()
+"""
 
 
 @pytest.fixture
@@ -553,9 +559,37 @@ async def test_a_sleeping_worker_hears_of_a_job_and_of_the_loss_of_its_connectio
         for _ in range(3):
             await aeventually(lambda: conn.execute(asleep).fetchone() != (0,), what="a sleeping worker")
             assert await (await work.aenqueue()).aresult(timeout="20s") == 7
-        conn.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name like 'kept worker%' and datname = current_database()"
-        )
+        conn.execute(WORKERS_LOSE_THEIR_CONNECTION)
         await aeventually(lambda: lost, what="the worker noticing that its connection is gone")
         assert await (await work.aenqueue()).aresult(timeout="20s") == 7
+
+
+async def test_a_job_that_completes_while_its_worker_finds_its_connection_again_is_no_claim_that_was_forgotten(
+    database: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, began, may_complete, completed = App(database), threading.Event(), threading.Event(), threading.Event()
+    fenced: list[Signal] = []
+    app.signals.subscribe(lambda signal: fenced.append(signal) if isinstance(signal, WorkerFenced) else None)
+
+    @app.task()
+    def complete(ctx: Context) -> None:
+        began.set()
+        assert may_complete.wait(20)
+        with psycopg.connect(app.database) as own:
+            ctx.complete(own)
+        completed.set()
+
+    present = Store.present
+
+    async def after_it_completed(store: Store, worker: UUID, ids: Collection[int]) -> frozenset[int]:
+        may_complete.set()
+        assert await asyncio.to_thread(completed.wait, 20)
+        return await present(store, worker, ids)
+
+    monkeypatch.setattr(Store, "present", after_it_completed)
+    async with at_work(app):
+        job = await complete.aenqueue()
+        assert await asyncio.to_thread(began.wait, 20)
+        conn.execute(WORKERS_LOSE_THEIR_CONNECTION)
+        await job.aresult(timeout="20s")
+    assert fenced == []

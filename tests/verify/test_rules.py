@@ -519,6 +519,13 @@ def test_a_job_that_was_begun_again_after_the_death_of_its_process_is_as_it_shou
     assert world.broken() == set()
 
 
+@pytest.mark.parametrize(("frozen_at", "broken"), [(4.5, set()), (5.5, {3})])
+def test_whoever_was_frozen_while_others_began_his_job_begins_it_late(world, frozen_at, broken):
+    begun_twice(world)
+    world.hit("stop", began=frozen_at, healed=6.9, repeats="victims", frozen=(11,))
+    assert world.broken() == broken
+
+
 @pytest.mark.parametrize(("failed", "broken"), [(6, set()), (4, {3}), (7.5, {3})])
 def test_a_job_that_failed_is_begun_again_but_not_before(world, failed, broken):
     begun_twice(world, failed=failed)

@@ -25,6 +25,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     healed: int
     until: int  # what is begun later than this may not be lost because of it
     pids: frozenset[int] | None = None  # None: whoever works there
+    frozen: frozenset[int] = frozenset()  # of them, those that go on afterwards, with what they had in hand
     shows: int = 0  # not before this moment: a lease has to run out first
     job: int | None = None  # that killed its process, if that is what happened
 
@@ -42,9 +43,13 @@ class Cause(Struct, frozen=True, kw_only=True):
         return struck and self.began - BEFORE <= one[0] <= self.until and self._is_early_enough_for(other)
 
     def spans(self, one: Moment, other: Moment) -> bool:
-        """Whether a job that was begun may have been begun once more because of it."""
+        """Whether a job that was begun may have been begun once more because of it.
+
+        By others, for who was struck did not end it; or, late, by one who was frozen when others took it over.
+        """
         struck = self.pids is None or one[1] in self.pids
-        return struck and one[0] <= self.until and self._is_early_enough_for(other)
+        late = other[1] in self.frozen and self.began <= one[0]
+        return (struck or late) and one[0] <= self.until and self._is_early_enough_for(other)
 
     def _is_early_enough_for(self, other: Moment) -> bool:
         """Whether something may have been begun again, then, because of it: neither before it nor for ever after."""
@@ -92,6 +97,7 @@ def _strike(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
         # Who lives on without a lease ends what he has begun, and that may take longer than a lease.
         until=hit.healed + int((gone + terms.lease + BEYOND if starved else gone) * NS),
         pids=None if anybody else deeds.family((*hit.killed, *hit.frozen, *hit.harmed)),
+        frozen=frozenset(hit.frozen),
         shows=hit.began + int((terms.lease - RENEWED) * NS) if starved else 0,
     )
 

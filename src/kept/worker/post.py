@@ -223,8 +223,9 @@ class Post:
 
         It may give such a job to us again under the very fence that its first run has, and its id to another job.
         """
-        ids = self.runner.unsettled()
-        return bool(ids) and len(await self.store.present(self.lease.worker, ids)) < len(ids)
+        ids = set(self.runner.unsettled())
+        gone = ids - await self.store.present(self.lease.worker, ids) if ids else ids
+        return not gone.isdisjoint(self.runner.unsettled())  # a handler may have completed its job meanwhile
 
     async def _connect(self) -> None:
         self.link = await Link.open(self.plan.database, name=f"kept worker {self.name}"[:63])
