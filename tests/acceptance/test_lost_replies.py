@@ -113,6 +113,22 @@ def test_a_worker_survives_the_loss_of_every_connection_in_the_middle_of_its_wor
     assert not worker.lines("lease_lost")
 
 
+def test_a_suspect_that_completed_in_its_own_process_is_no_claim_that_was_forgotten(
+    fleet: Fleet, jobs: Jobs, proxy: Proxy
+) -> None:
+    job = jobs.enqueue("complete_alone", gate=str(fleet.gate()))
+    fleet.start().ended()
+    worker = fleet.start(database=proxy.url)
+    (completed,) = fleet.sees("completed", job)
+    assert completed.pid != worker.pid
+    proxy.cut()
+    worker.says("connection_restored")
+    fleet.gate().touch()
+    assert jobs.settled(job)["charged"] == 2
+    jobs.settled(jobs.enqueue("note"))
+    assert not worker.lines("worker_fenced")
+
+
 def test_a_connection_that_swallows_everything_is_given_up_and_the_lease_outlives_it(
     fleet: Fleet, jobs: Jobs, proxy: Proxy
 ) -> None:

@@ -141,7 +141,8 @@ class Running(Settling):
 
     def unsettled(self) -> list[int]:
         """Ids of what is in hand and no statement of ours can have settled: the database must know them as ours."""
-        jobs = [attempt.job for attempt in self.running.values() if not attempt.completed]
+        running = self.running.values()
+        jobs = [attempt.job for attempt in running if not (attempt.completed or attempt.elsewhere)]
         jobs += [job for batch in self._batches.running.values() for job in batch.jobs]
         jobs += self._not_started() + [each.job for each in self._finished if not each.resent]
         return [job.id for job in jobs if job.worker == self.identity.worker]
