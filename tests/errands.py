@@ -139,13 +139,14 @@ def complete_here(ctx: Context, gate: str) -> None:
 
 
 @app.task(retry=QUICKLY)
-def complete_alone(ctx: Context, gate: str) -> None:
-    """Kills its process the first time; then settles, and goes on until the gate is there."""
+def hold_alone(ctx: Context, gate: str, complete: bool) -> None:
+    """Kills its process the first time; then runs until the gate is there, settled before or not."""
     if ctx.attempt == 1:
         os._exit(7)
-    with psycopg.connect(os.environ["KEPT_DATABASE_URL"]) as tx:
-        ctx.complete(tx)
-    write(ctx, "completed")
+    if complete:
+        with psycopg.connect(os.environ["KEPT_DATABASE_URL"]) as tx:
+            ctx.complete(tx)
+    write(ctx, "alone")
     opened_here(gate)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from uuid import UUID
 
 import psycopg
 import pytest
@@ -564,14 +563,15 @@ async def test_a_sleeping_worker_hears_of_a_job_and_of_the_loss_of_its_connectio
         assert await (await work.aenqueue()).aresult(timeout="20s") == 7
 
 
+@pytest.mark.parametrize(("timeout", "meanwhile"), [("1h", "present"), ("100ms", "next_session")])
 async def test_a_job_that_completes_while_its_worker_finds_its_connection_again_is_no_claim_that_was_forgotten(
-    database: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    database: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, timeout: str, meanwhile: str
 ) -> None:
     app, began, may_complete, completed = App(database), threading.Event(), threading.Event(), threading.Event()
     fenced: list[Signal] = []
     app.signals.subscribe(lambda signal: fenced.append(signal) if isinstance(signal, WorkerFenced) else None)
 
-    @app.task()
+    @app.task(timeout=timeout)
     def complete(ctx: Context) -> None:
         began.set()
         assert may_complete.wait(20)
@@ -579,15 +579,17 @@ async def test_a_job_that_completes_while_its_worker_finds_its_connection_again_
             ctx.complete(own)
         completed.set()
 
-    present = Store.present
+    asked = getattr(Store, meanwhile)
 
-    async def after_it_completed(store: Store, worker: UUID, ids: Collection[int]) -> frozenset[int]:
+    async def after_it_completed(*args: object) -> object:
+        if timeout == "100ms":
+            await aeventually(lambda: not worker.running, what="the end of its time")
         may_complete.set()
         assert await asyncio.to_thread(completed.wait, 20)
-        return await present(store, worker, ids)
+        return await asked(*args)
 
-    monkeypatch.setattr(Store, "present", after_it_completed)
-    async with at_work(app):
+    monkeypatch.setattr(Store, meanwhile, after_it_completed)
+    async with app, app.worker() as worker:
         job = await complete.aenqueue()
         assert await asyncio.to_thread(began.wait, 20)
         conn.execute(WORKERS_LOSE_THEIR_CONNECTION)

@@ -116,17 +116,33 @@ def test_a_worker_survives_the_loss_of_every_connection_in_the_middle_of_its_wor
 def test_a_suspect_that_completed_in_its_own_process_is_no_claim_that_was_forgotten(
     fleet: Fleet, jobs: Jobs, proxy: Proxy
 ) -> None:
-    job = jobs.enqueue("complete_alone", gate=str(fleet.gate()))
+    job = jobs.enqueue("hold_alone", gate=str(fleet.gate()), complete=True)
     fleet.start().ended()
     worker = fleet.start(database=proxy.url)
-    (completed,) = fleet.sees("completed", job)
-    assert completed.pid != worker.pid
+    (alone,) = fleet.sees("alone", job)
+    assert alone.pid != worker.pid
     proxy.cut()
     worker.says("connection_restored")
     fleet.gate().touch()
     assert jobs.settled(job)["charged"] == 2
     jobs.settled(jobs.enqueue("note"))
     assert not worker.lines("worker_fenced")
+
+
+def test_a_suspect_whose_claim_was_forgotten_as_in_a_failover_is_noticed(
+    fleet: Fleet, jobs: Jobs, proxy: Proxy
+) -> None:
+    job = jobs.enqueue("hold_alone", gate=str(fleet.gate()), complete=False)
+    fleet.start().ended()
+    worker = fleet.start(database=proxy.url)
+    fleet.sees("alone", job)
+    jobs.conn.execute(
+        "update kept.job set worker = null, claimed_at = null, attempt = attempt - 1 where id = %s", [job]
+    )
+    proxy.cut()
+    assert worker.says("worker_fenced")["cancelled"] == 1
+    fleet.gate().touch()
+    jobs.settled(job)
 
 
 def test_a_connection_that_swallows_everything_is_given_up_and_the_lease_outlives_it(

@@ -88,15 +88,17 @@ def test_a_record_that_is_not_complete_is_refused(nowhere, tmp_path):
     assert why(tmp_path / "none") == "'cover': No such file or directory\n"
     sound = record(tmp_path / "sound", rows='[1,"plain","done",null,1,1,5]\n')
     (sound / "rows").write_text('[1,"plain","done",null,1,1,5]')
-    assert why(sound) == "'rows' is not the file that was written\n"
+    assert why(sound) == "'rows' was cut, added or removed\n"
     (sound / "rows").unlink()
-    assert why(sound) == "'rows' is not the file that was written\n"
+    assert why(sound) == "'rows' was cut, added or removed\n"
     more = record(tmp_path / "more")
     (more / "ledger-1-1").mkdir()
-    assert why(more) == "'ledger-1-1' is not the file that was written\n"
+    assert why(more) == "'ledger-1-1' was cut, added or removed\n"
     cut = record(tmp_path / "cut")
-    (cut / "cover").write_text('{"seed":7,')
-    assert why(cut) == "its file 'cover' is not whole\n"
+    (cut / "cover").write_text('{"kept":"0",')
+    assert why(cut) == "its 'cover' cannot be read\n"
+    (cut / "cover").write_text('{"kept":"0"}\n')
+    assert why(cut) == "its 'cover' cannot be read\n"
 
 
 def test_what_cannot_be_read_breaks_no_promise(nowhere, tmp_path):
@@ -140,7 +142,7 @@ def test_logs_that_cannot_be_kept_do_not_cost_the_judgement(kept, tmp_path, monk
     said = kept("verify", *options, "--json")
     assert said.code == 3
     assert said.json["accepted"] >= 20
-    assert [breach["sentence"] for breach in said.json["breaches"]] == ["the logs could not be kept"]
+    assert [breach["sentence"] for breach in said.json["breaches"]] == ["the logs could not be kept where they should"]
 
 
 @pytest.mark.acceptance

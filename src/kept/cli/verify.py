@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from kept.cli.main import FAILED, Session, fail
 from kept.cli.measuring import progress, stoppable
 from kept.cli.show import echo_json, echo_table, json_option
-from kept.errors import Refused, Unavailable
+from kept.errors import Error, Refused, Unavailable
 from kept.verify import faults as known_faults
 from kept.verify import tables
 from kept.verify.injector import Say
@@ -145,7 +145,7 @@ def _noted(report: Callable[[], Report]) -> Report:
     """What is noted beside an error is told before it."""
     try:
         return report()
-    except Exception as error:
+    except (Error, psycopg.Error) as error:
         for note in getattr(error, "__notes__", ()):
             click.echo(f"kept: {note}", err=True)
         raise

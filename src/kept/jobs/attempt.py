@@ -38,7 +38,6 @@ class Attempt(Struct, eq=False):
     verdict: Outcome | None = None
     leftover: Future[Any] | None = None  # a thread that did not stop when it was told to
     context: Context | None = None  # the handler's, if it takes one
-    elsewhere: bool = False  # in a process of its own, which does not tell before it ends whether it completed
     rest: deque[Claimed] | None = None  # what is to run after it, one after the other: jobs of the same order key
     _task: asyncio.Task[Any] | None = None  # that runs it
 
@@ -103,7 +102,7 @@ class Attempt(Struct, eq=False):
         if self.verdict is not None:
             elsewhere.close()
             return self.verdict
-        self.elsewhere, self._task = True, asyncio.current_task()
+        self._task = asyncio.current_task()
         try:
             return self._judged(await elsewhere)
         except asyncio.CancelledError as error:

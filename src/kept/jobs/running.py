@@ -139,13 +139,12 @@ class Running(Settling):
         jobs += [each.job for each in (*self._finished, *self._unconfirmed.values())]
         return [job.id for job in jobs if job.worker == self.identity.worker]
 
-    def unsettled(self) -> list[int]:
-        """Ids of what is in hand and no statement of ours can have settled: the database must know them as ours."""
-        running = self.running.values()
-        jobs = [attempt.job for attempt in running if not (attempt.completed or attempt.elsewhere)]
+    def unsettled(self) -> list[Claimed]:
+        """What is in hand and no statement of ours can have settled; but its handler may have completed it."""
+        jobs = [attempt.job for attempt in self.running.values()]
         jobs += [job for batch in self._batches.running.values() for job in batch.jobs]
         jobs += self._not_started() + [each.job for each in self._finished if not each.resent]
-        return [job.id for job in jobs if job.worker == self.identity.worker]
+        return [job for job in jobs if job.worker == self.identity.worker]
 
     def _not_started(self) -> list[Claimed]:
         return self._slots.claimed() + self._batches.claimed()

@@ -28,7 +28,7 @@ from kept.jobs.retry import Retry
 from kept.schedules.cron import every
 from kept.verify.crew import FOLDER, end_with_conductor
 from kept.verify.ledger import Ledger
-from kept.verify.model import POISON_ATTEMPTS, TIME, What
+from kept.verify.model import POISON_ATTEMPTS, What
 
 SCHEDULE = "beat"
 # Faults cost attempts, and are nobody's fault: only what is poison may run out of them.
@@ -36,7 +36,7 @@ PATIENT = Retry(max_attempts=200, delay="100ms", max_delay="1s", jitter="50ms")
 BRIEF = Retry(max_attempts=POISON_ATTEMPTS, delay="100ms", max_delay="200ms", jitter="0s")
 LIMIT = "60s"
 BEYOND = 0.7  # seconds past the lease
-OVER = 0.7  # seconds that a handler goes on for when its time is over
+TIME, OVER = 2.0, 0.7  # seconds that a handler has, and that it goes on for when they are over
 LONGER = 0.2  # … and that its next attempt takes longer than that
 ROOM = 64 << 20  # bytes that a process may still take when memory runs out
 
@@ -144,7 +144,7 @@ def completes(ctx: Context, token: int, ms: int) -> None:
 def overstays(ctx: Context, token: int) -> None:
     """The same, but goes on when its time is over: it tries to write while its next attempt runs, maybe beside it."""
     seconds = TIME + OVER if ctx.attempt == 1 else OVER + LONGER
-    _write_and_complete(ctx, token, int(1000 * seconds) + token % 2)
+    _write_and_complete(ctx, token, round(1000 * seconds) + token % 2)
 
 
 def _write_and_complete(ctx: Context, token: int, ms: int) -> None:

@@ -25,7 +25,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     healed: int
     until: int  # what is begun later than this may not be lost because of it
     pids: frozenset[int] | None = None  # None: whoever works there
-    frozen: frozenset[int] = frozenset()  # of them, those that go on afterwards, with what they had in hand
+    frozen: frozenset[int] = frozenset()  # of them, those that were frozen: they go on late, with what they had in hand
     shows: int = 0  # not before this moment: a lease has to run out first
     job: int | None = None  # that killed its process, if that is what happened
 
@@ -97,7 +97,7 @@ def _strike(hit: Hit, deeds: Deeds, terms: Terms) -> Iterator[Cause]:
         # Who lives on without a lease ends what he has begun, and that may take longer than a lease.
         until=hit.healed + int((gone + terms.lease + BEYOND if starved else gone) * NS),
         pids=None if anybody else deeds.family((*hit.killed, *hit.frozen, *hit.harmed)),
-        frozen=frozenset(hit.frozen),
+        frozen=deeds.family(hit.frozen),
         shows=hit.began + int((terms.lease - RENEWED) * NS) if starved else 0,
     )
 

@@ -42,7 +42,6 @@ Line = Intent | Told
 # --- what handlers and the injector write down
 
 POISON_ATTEMPTS = 3  # of a job that kills its process every time
-TIME = 2.0  # seconds that a job has which outstays its time
 
 What = Literal["began", "effect", "failed", "lost", "slot"]
 Moment = tuple[int, int]  # when, and in which process

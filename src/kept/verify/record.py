@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import msgspec
 from msgspec import Struct
@@ -28,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 class Cover(Struct, frozen=True, kw_only=True):
     """What the run was set to, and all that its record consists of. Written last: with it, the record is complete."""
 
-    kept: str  # the version that wrote it: another may judge otherwise
+    kept: str  # the version that wrote it, for whoever wonders: another may judge otherwise
     terms: Terms
     bytes: dict[str, int]  # by file
 
@@ -53,16 +55,20 @@ def cover(folder: Path, terms: Terms) -> None:
 def judged_again(folder: Path) -> Report:
     """Judge the record in *folder*, whoever wrote it and whenever; one of which a part is missing is refused."""
     try:
-        found = next(ledger.read(folder / COVER, Cover), None)
-        if found is None:
-            raise _no_record(folder, f"its file {COVER!r} is not whole")
-        there = _bytes(folder)
-        other = sorted(dict(found.bytes.items() ^ there.items()))
+        found = _cover(folder)
+        other = sorted(dict(found.bytes.items() ^ _bytes(folder).items()))
         if other:
-            raise _no_record(folder, f"{other[0]!r} is not the file that was written")
+            raise _no_record(folder, f"{other[0]!r} was cut, added or removed")
         return _judged(folder, found.terms)
     except OSError as error:
         raise _no_record(folder, f"{Path(error.filename or folder).name!r}: {error.strerror}") from None
+
+
+def _cover(folder: Path) -> Cover:
+    with suppress(ledger.Torn):
+        for found in ledger.read(folder / COVER, Cover):
+            return cast("Cover", found)
+    raise _no_record(folder, f"its {COVER!r} cannot be read")
 
 
 def _judged(folder: Path, terms: Terms) -> Report:

@@ -17,6 +17,7 @@ from psycopg.rows import TupleRow
 
 from kept.config import Settings
 from kept.errors import Misconfigured, Unavailable
+from kept.jobs.text import message_of
 from kept.verify import faults
 from kept.verify.app import app
 from kept.verify.calm import LOOK, Problem, at_work, calm, looked_after
@@ -65,15 +66,19 @@ def run(plan: Plan, say: Say = lambda _: None) -> Report:
     needs = frozenset(need for fault in asked for need in fault.needs)
     say("preparing the database")
     with temporary_folder() as folder:
+        report = None
         try:
             with place_in(folder, database.url, needs) as where:
                 report = _verified(plan, where, asked, left_out, say)
         except Exception as error:
-            _note_logs(error, folder, plan)
-            raise
+            if report is None:
+                _note_logs(error, folder, plan)
+                raise
+            report = _amiss(report, "what was set up could not be taken down", error)
         except BaseException:  # told to stop
             if plan.keep is not None:
-                saved(folder, plan.keep)
+                with suppress(OSError):
+                    saved(folder, plan.keep)
             raise
         return _reported(report, folder, plan)
 
@@ -102,11 +107,18 @@ def _reported(report: Report, folder: Path, plan: Plan) -> Report:
     """What shows that something was amiss is kept, asked for or not: the next run may not show it again."""
     if plan.keep is None and not report.breaches:
         return report
+    logs = None
     try:
-        return structs.replace(report, logs=str(saved(folder, plan.keep)))
+        logs = saved(folder, plan.keep)
     except OSError as error:
-        unkept = Breach(0, "the logs could not be kept", (str(error),))
-        return structs.replace(report, breaches=(*report.breaches, unkept))
+        report = _amiss(report, "the logs could not be kept where they should", error)
+        with suppress(OSError):
+            logs = saved(folder, None)  # what is left of them
+    return structs.replace(report, logs=None if logs is None else str(logs))
+
+
+def _amiss(report: Report, sentence: str, error: Exception) -> Report:
+    return structs.replace(report, breaches=(*report.breaches, Breach(0, sentence, (message_of(error),))))
 
 
 def _note_logs(error: Exception, folder: Path, plan: Plan) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from kept.verify.books import Deeds
 from kept.verify.causes import NS, Cause, nearest
 from kept.verify.evidence import Evidence, Findings
-from kept.verify.model import TIME, Hit, Moment, Recovery
+from kept.verify.model import Hit, Moment, Recovery
 
 UNMOVED = ("holds_gil", "blocks")  # what they do to their process must not cost its lease
 # Jobs that end their process, or outstay their time: after how many seconds, at least, that may have them begun again.
-RESTARTING = {"poison": 0.0, "exits": 0.0, "overstays": TIME / 2}
+# What outstays it may be late to say that it began, but is tried again no sooner than its policy says.
+RESTARTING = {"poison": 0.0, "exits": 0.0, "overstays": 0.05}
 NOTHING = (0, 0)
 LATE, LATE_MOSTLY = 5.0, 2.0  # seconds for whoever takes over to get around to it, on a machine that is this busy
 # … but for most no longer than was promised: a keeper that tells nobody would pass for one that is slow.

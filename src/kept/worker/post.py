@@ -223,9 +223,10 @@ class Post:
 
         It may give such a job to us again under the very fence that its first run has, and its id to another job.
         """
-        ids = set(self.runner.unsettled())
-        gone = ids - await self.store.present(self.lease.worker, ids) if ids else ids
-        return not gone.isdisjoint(self.runner.unsettled())  # a handler may have completed its job meanwhile
+        attempts = {job.id: job.attempt for job in self.runner.unsettled()}
+        gone = attempts.keys() - await self.store.present(self.lease.worker, attempts) if attempts else ()
+        completed = await self.store.settled_by(self.lease.worker, [(id, attempts[id]) for id in gone]) if gone else ()
+        return len(gone) > len(completed)
 
     async def _connect(self) -> None:
         self.link = await Link.open(self.plan.database, name=f"kept worker {self.name}"[:63])

@@ -20,7 +20,7 @@ WAIT, LOOK = 5.0, 0.1  # seconds for somebody to be there, and between looks
 TOLD = 1.0  # seconds within which a worker's jobs run elsewhere when its keeper tells of its death
 HURRY = 0.2  # seconds between two signals
 BUSY = 1500  # milliseconds that a handler takes which is to be met in the midst of it
-SUSPECTED = 10.0  # seconds for a job to end one process and be begun alone in another
+TURN = 10.0  # seconds for a job to have its turn, whatever waits before it
 
 
 class _OnWorkers(Fault):
@@ -80,10 +80,10 @@ class KillChild(Kill):
     def inject(self, scene: Scene, chance: Random) -> str:
         job = scene.client.enqueue("exits", ms=BUSY)
         scene.jobs.append(job)
-        for pid in eventually(lambda: _runs_alone(scene, job), SUSPECTED):
+        for pid in eventually(lambda: _runs_alone(scene, job), TURN):
             scene.kill(pid)
             return f"child {pid} with job {job}"
-        scene.client.settled(job, SUSPECTED)  # it has not come so far, and is not to end anybody later
+        scene.client.settled(job, TURN)  # it has not come so far, and is not to end anybody later
         return super().inject(scene, chance)
 
 
@@ -166,7 +166,7 @@ class Term(_OnWorkers):
 def _about_to_write(scene: Scene, chance: Random) -> tuple[int, int | None]:
     """A job that commits its completion in a moment, and its worker: frozen now, that tries when the lease is gone."""
     job = scene.client.enqueue("completes", ms=BUSY + chance.randrange(2))  # in its transaction already, or before
-    holders = eventually(lambda: _holders(scene, job))
+    holders = eventually(lambda: _holders(scene, job), TURN)
     time.sleep(HURRY)
     return job, next(iter(holders & set(scene.workers.pids("worker"))), None)
 
