@@ -503,8 +503,8 @@ def begun_twice(world: World, task: str = "slow", *, failed: float | None = None
     world.did(1, "began", at=5, pid=10)
     if failed is not None:
         world.did(1, "failed", at=failed, pid=10)
-    world.did(1, "began", at=7, pid=11, attempt=2)
-    world.did(1, at=8, pid=11, attempt=2)
+    world.did(1, "began", at=7, pid=11, attempt=2, parent=3)
+    world.did(1, at=8, pid=11, attempt=2, parent=3)
     world.row(1, task, attempt=2, charged=2)
 
 
@@ -520,9 +520,10 @@ def test_a_job_that_was_begun_again_after_the_death_of_its_process_is_as_it_shou
 
 
 @pytest.mark.parametrize(("frozen_at", "broken"), [(4.5, set()), (5.5, {3})])
-def test_whoever_was_frozen_while_others_began_his_job_begins_it_late(world, frozen_at, broken):
+@pytest.mark.parametrize("frozen", [11, 3])  # it, or who started it
+def test_whoever_was_frozen_while_others_began_his_job_begins_it_late(world, frozen_at, broken, frozen):
     begun_twice(world)
-    world.hit("stop", began=frozen_at, healed=6.9, repeats="victims", frozen=(11,))
+    world.hit("stop", began=frozen_at, healed=6.9, repeats="victims", frozen=(frozen,))
     assert world.broken() == broken
 
 
