@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,10 @@ from support import Clock
 # Properties are judged by their answers, not by how busy the machine is.
 settings.register_profile("kept", deadline=None)
 settings.load_profile("kept")
+
+# A shell that starts us in the background ignores SIGINT, and so would whoever tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Durability is the server's business, not what these tests are about.
 OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}

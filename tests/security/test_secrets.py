@@ -128,7 +128,7 @@ def test_processes_that_are_measured_or_verified_show_no_password(database: str,
         seen: dict[int, str] = {}
 
         def over() -> bool:
-            seen.update(commands(fleet.alive))
+            seen.update({pid: text for pid, text in commands(fleet.alive).items() if text})  # none: it has just ended
             return top.process.poll() is not None
 
         eventually(over, 100, what="its end")

@@ -137,13 +137,13 @@ def test_the_process_in_which_a_suspect_runs_is_killed_in_the_midst_of_it_and_th
     kept = tmp_path / "kept"
     report = run(Plan(database=database, seconds=2, jobs=100, workers=2, faults=["child"], seed=1, keep=kept))
     assert report.breaches == ()
-    (hit, *_) = ledger.hits(kept)
+    hit, *more = ledger.hits(kept)
     assert "with job" in hit.victim
     (token,) = {line.token for line in ledger.effects(kept) if line.job == hit.jobs[0]}
     began = sorted((line.at, line.pid) for line in ledger.effects(kept) if (line.what, line.token) == ("began", token))
     assert len(began) == 3
     assert began[1][1] == hit.killed[0], "once it ended its worker, once its process was killed, and then it is done"
-    assert report.recovery["child"].jobs == 1
+    assert report.recovery["child"].jobs == 1 + len(more)
 
 
 @pytest.mark.acceptance
